@@ -12,6 +12,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import index_services
 from iscp.bootstrap.iteration_parts import TableAccess
+from iscp.bootstrap.local_settings import DEFAULTS
 from iscp.bootstrap.local_spark import LocalSpark
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.self_tests import check_of_targets
@@ -22,8 +23,9 @@ from iscp.core.run.job_selection import JobSelection, NamedJob
 from iscp.core.run.run_forecast import JobForecast
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.wanted import Wanted
-from iscp.core.settings.config import JobLogConfig, NodeConfig
+from iscp.core.settings.config import NodeConfig
 from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.iteration.hold_placer import HoldPlacer
@@ -34,9 +36,6 @@ from iscp.runtime.local.run_forecaster import forecast_run
 from iscp.runtime.local.unit_runner import UnitRunner
 from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
-
-DEFAULTS = NodeConfig(node_id="run", log=JobLogConfig(uri=""))
-"""The settings of a process that was given none."""
 
 
 class LocalEngine:
@@ -75,9 +74,23 @@ class LocalEngine:
         self._registrar = JobRegistrar(maker, registry.kind, ports, self._clock)
         self._runner = Runner(ports, config.bounds)
 
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def jobs(self, wanted: Sequence[Wanted]) -> list[RequestedJob]:
-        """Return the jobs with what they read and make. Raises InvalidRequest, with the place of the job."""
-        return [self._requested(each) for each in wanted]
+        """Return the jobs with what they read and make.
+
+        Raises InvalidRequest, with the places of all that are at fault.
+        """
+        refusals, found = Refusals(), list[RequestedJob]()
+        for each in wanted:
+            with refusals.collect():
+                found.append(self._requested(each))
+        refusals.raise_all()
+        return found
 
     def plan(
         self,

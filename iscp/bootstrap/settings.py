@@ -16,26 +16,17 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, bucket_faults
+from iscp.adapters.delta.storage.bucket_keys import bucket_faults
 from iscp.adapters.system.toml_file import read_toml
 from iscp.adapters.tls.node_certificates import certificate_faults
-from iscp.adapters.tls.tls_files import TLS_VARIABLES
 from iscp.bootstrap.embedding_parts import embedder_key_faults
+from iscp.bootstrap.setting_variables import NOT_SETTINGS, VARIABLE_PREFIX
 from iscp.core.settings.config import NodeConfig
 from iscp.core.settings.config_faults import faults, range_fault
 from iscp.core.settings.setting_list import Setting, settings
 from iscp.core.values.argument_checks import name_hint
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.setting_faults import SettingFault
-
-VARIABLE_PREFIX = "ISCP_"
-NOT_SETTINGS = frozenset(
-    {
-        *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
-        *("ISCP_ACCOUNT", BUCKETS_VARIABLE, "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
-    }
-)
-"""Variables of ours that are read elsewhere."""
 
 # A service named iscp makes Kubernetes set these in every pod of its namespace.
 _SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")

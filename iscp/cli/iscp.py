@@ -19,6 +19,7 @@ from iscp.cli.index.search_command import search
 from iscp.cli.node.certs_commands import certs
 from iscp.cli.node.home_options import config_option
 from iscp.cli.node.log_command import log
+from iscp.cli.run.run_command import run
 from iscp.cli.shell.arguments import WholeNumber
 from iscp.cli.shell.completion import script
 from iscp.cli.shell.man_pages import write_pages
@@ -64,6 +65,7 @@ iscp.add_command(feed)
 iscp.add_command(log)
 iscp.add_command(certs)
 iscp.add_command(node_token)
+iscp.add_command(run)
 iscp.add_command(search)
 iscp.add_command(index)
 

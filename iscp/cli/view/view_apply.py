@@ -116,11 +116,11 @@ def jobs_of_statements(
 
     wanted = wanted_jobs(statements, client.views(account=account), target_root, tables, aliases, account)
     if invocation.output != "json":
-        _warn_of_ignored(statements)
+        warn_of_ignored(statements)
     return wanted
 
 
-def _warn_of_ignored(statements: Sequence[Statement]) -> None:
+def warn_of_ignored(statements: Sequence[Statement]) -> None:
     """Warn on stderr of what statements say that has no effect here."""
     for each in statements:
         if ignored := getattr(each, "ignored", ()):

@@ -1,0 +1,136 @@
+"""`iscp run`: the jobs of files brought up to date once, in this process."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from iscp.cli.node.home_options import config_option
+from iscp.cli.shell.arguments import TARGET, WholeNumber, account_option, anywhere_output
+from iscp.cli.shell.error_words import show_error
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.view.view_options import TABLE_OPTION
+from iscp.core.values.errors import IscpError
+
+if TYPE_CHECKING:
+    from iscp.bootstrap.local_engine import LocalEngine
+    from iscp.core.run.run_plan import RunPlan
+    from iscp.runtime.local.job_registrar import RunOrders
+    from iscp.runtime.local.local_run import LocalRun, RequestedJob
+
+PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
+"""Tables whose jobs are run at once: by default, and at the most."""
+
+
+@click.command(name="run")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE...")
+@TABLE_OPTION
+@click.option("--target-root", type=TARGET, metavar="DIR", help="Views and indexes that say no target are kept in DIR.")
+@click.option("--select", multiple=True, metavar="P", help="Only jobs named so, as in 'sales.*' or 'tag:nightly'.")
+@click.option("--exclude", multiple=True, metavar="P", help="No jobs named so.")
+@click.option(
+    "--parallel",
+    type=WholeNumber(1, PARALLEL_MAX),
+    default=PARALLEL_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="How many tables' jobs are run at once.",
+)
+@click.option("--full-refresh", is_flag=True, help="Build targets again, whatever they hold.")
+@click.option("--take-over", is_flag=True, help="Take targets from the cluster that keeps them.")
+@click.option("--fail-fast", is_flag=True, help="Begin no job after the first that fails.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and why, and do nothing.")
+@config_option("A TOML file, as of a node, with Spark's settings, S3's and the like.", exists=True)
+@account_option
+@anywhere_output
+def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> None:
+    """Bring the targets of jobs up to date, once, and end.
+
+    FILE is what `iscp-admin apply` takes: YAML or JSON of jobs, or SQL with CREATE MATERIALIZED VIEW and CREATE …
+    INDEX; or a Spark pipeline, or a manifest or project of dbt; or a directory. No cluster is needed: each target says
+    how far it has come. A job comes after those whose targets it reads; where one fails, those that read it are
+    skipped.
+
+    Exit status 0; 1 if a job failed; 2 if nothing was begun, as the files or the command are wrong; 130 after Ctrl-C:
+    what is committed by then stays, and the next run goes on from there.
+    """
+    try:
+        status = _run(invocation, paths, **options)
+    except IscpError as error:  # of the files, or of what was given besides: nothing was begun
+        show_error(error, invocation.output)
+        status = ExitStatus.WRONG_USAGE
+    sys.exit(status)
+
+
+def _run(
+    invocation: Invocation,
+    paths: tuple[str, ...],
+    *,
+    tables: Mapping[str, str],
+    target_root: str | None,
+    select: tuple[str, ...],
+    exclude: tuple[str, ...],
+    parallel: int,
+    full_refresh: bool,
+    take_over: bool,
+    fail_fast: bool,
+    dry_run: bool,
+    file: Path | None,
+    account: str,
+) -> int:
+    from iscp.bootstrap.local_engine import LocalEngine
+    from iscp.bootstrap.local_settings import local_settings
+    from iscp.cli.run.run_files import read_run_files
+    from iscp.cli.run.run_output import show_forecasts
+    from iscp.core.run.job_selection import JobSelection
+    from iscp.runtime.local.job_registrar import RunOrders
+
+    quiet = invocation.output == "json"
+    wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
+    orders = RunOrders(full_refresh, take_over)
+    with LocalEngine(config=local_settings(file)) as engine:
+        jobs = engine.jobs(wanted)
+        plan = engine.plan(wanted, jobs, JobSelection(select, exclude), fail_fast=fail_fast)
+        if not dry_run:
+            return _carry_out(engine, jobs, plan, orders, parallel, quiet=quiet)
+        forecasts = engine.forecast(jobs, plan, orders)
+        show_forecasts(forecasts, invocation.output)
+        return ExitStatus.FAILED if any(each.action in ("refused", "skipped") for each in forecasts) else 0
+
+
+def _carry_out(
+    engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders: RunOrders, parallel: int, *, quiet: bool
+) -> int:
+    from iscp.cli.run.run_output import RunLines, RunObjects, show_summary
+
+    began_s = time.monotonic()
+    listener = RunObjects() if quiet else RunLines(jobs, plan.chosen)
+    run = engine.run(jobs, plan, orders, listener, parallel)
+    stopped = _stop_by_signals(run)
+    results = run.run()
+    if not quiet:
+        show_summary(results, time.monotonic() - began_s)
+    if stopped:
+        return 128 + stopped[0]
+    return 0 if all(each.ok for each in results) else ExitStatus.FAILED
+
+
+def _stop_by_signals(run: LocalRun) -> list[int]:
+    """Have the run end in order by the first signal, and the process by the second; return those that have come."""
+    come: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        come.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        run.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return come

@@ -1,0 +1,92 @@
+"""Show a run as it goes: a line for each job that has ended, and a summary; for programs one JSON object a job."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import click
+
+from iscp.cli.shell.terminal import json_text, say
+from iscp.core.run.run_forecast import Forecast, JobForecast
+from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.values.untrusted_values import escaped, printable
+from iscp.runtime.local.local_run import RequestedJob, RunListener
+
+NAME_WIDTH_MAX = 40
+"""Characters of the column of names; a longer name pushes what follows to the right."""
+
+_STATE_WIDTH = max(len(each) for each in (*RunState, "running"))
+_ACTION_WIDTH = max(len(each) for each in Forecast)
+_COLOURS = {"updated": "green", "current": "green", "failed": "red", "refused": "red", "skipped": "yellow"}
+
+
+class RunLines(RunListener):
+    """Lines for people, in the manner of dbt: which of how many, its name, and what came of it."""
+
+    def __init__(self, jobs: Sequence[RequestedJob], chosen: Iterable[int]) -> None:
+        self._places = {number: place for place, number in enumerate(sorted(chosen), 1)}
+        self._jobs = jobs
+        self._width = name_width([jobs[number].planned.name for number in self._places])
+        self._live = sys.stdout.isatty()
+
+    def begun(self, number: int) -> None:
+        if self._live:
+            self._show(number, "running", "")
+
+    def ended(self, number: int, result: RunResult) -> None:
+        self._show(number, result.state.value, outcome_words(result))
+
+    def _show(self, number: int, state: str, about: str) -> None:
+        count, name = len(self._places), self._jobs[number].planned.name
+        place = f"{self._places[number]:>{len(str(count))}} of {count}"
+        show_line(f"{place}  {name:<{self._width}}", state, _STATE_WIDTH, about)
+
+
+class RunObjects(RunListener):
+    """One JSON object for each job, in a line of its own, as it ends."""
+
+    def ended(self, number: int, result: RunResult) -> None:
+        say(json_text(result.document()))
+
+
+def name_width(names: Iterable[str]) -> int:
+    return min(max(map(len, names), default=0), NAME_WIDTH_MAX)
+
+
+def show_line(before: str, state: str, width: int, about: str) -> None:
+    """Show one line; a state has a colour where stdout is a terminal."""
+    word = click.style(f"{state:<{width}}", fg=_COLOURS.get(state))
+    click.echo(f"{escaped(before)}  {word}  {escaped(printable(about))}".rstrip())
+
+
+def outcome_words(result: RunResult) -> str:
+    """Return what is to be said of a job that has ended, besides its state."""
+    if not result.ok:
+        return result.error
+    words = [f"version {result.to_version}"]
+    if result.state is RunState.UPDATED:
+        came = f"{result.from_version} → {result.to_version}" if result.from_version >= 0 else f"→ {result.to_version}"
+        words = [f"{result.strategy}, {result.rows:,} rows in {result.seconds:.2f} s, version {came}"]
+        words += [f"({result.reason})"] if result.reason else []
+    words += [f"{result.dead_letters:,} dead letters"] if result.dead_letters else []
+    words += [f"warning: {result.warning}"] if result.warning else []
+    return "; ".join(words).replace("; (", " (")
+
+
+def show_summary(results: Iterable[RunResult], seconds: float) -> None:
+    counts = Counter(each.state for each in results)
+    say(f"{', '.join(f'{counts[state]} {state}' for state in RunState if counts[state])} in {seconds:.1f} s")
+
+
+def show_forecasts(forecasts: Sequence[JobForecast], output: str) -> None:
+    if output == "json":
+        for each in forecasts:
+            say(json_text(each.document()))
+        return
+    width = name_width(each.name for each in forecasts)
+    for each in forecasts:
+        show_line(f"{each.name:<{width}}", each.action.value, _ACTION_WIDTH, each.why)
+    counts = Counter(each.action for each in forecasts)
+    say(f"would be: {', '.join(f'{counts[action]} {action}' for action in Forecast if counts[action])}")
