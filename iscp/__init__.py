@@ -7,8 +7,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
+    from iscp.lake.local_lake import local
 
-__all__ = ["Client", "__version__", "search", "search_frame"]
+__all__ = ["Client", "__version__", "local", "search", "search_frame"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,6 +18,10 @@ def __getattr__(name: str) -> Any:
         from iscp.client.admin_client import Client
 
         return Client
+    if name == "local":
+        from iscp.lake.local_lake import local
+
+        return local
     if name in ("search", "search_frame"):
         from iscp.index.search import search_library
 

@@ -1,0 +1,198 @@
+"""`iscp.local`: the same jobs as a cluster's, in one's own program and on any SparkSession."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from iscp.bootstrap.local_engine import LocalEngine
+from iscp.bootstrap.local_settings import local_settings
+from iscp.cli.shell.arguments import absolute_table, absolute_target
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.run.job_selection import JobSelection
+from iscp.core.run.run_forecast import JobForecast
+from iscp.core.run.run_plan import RunPlan
+from iscp.core.run.run_result import RunResult
+from iscp.core.run.wanted import Wanted
+from iscp.core.spec.spec_fields import RunFields, to_spec_json
+from iscp.core.spec.view_fields import ViewFields
+from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.lake.local_job import LocalJob
+from iscp.runtime.local.job_registrar import RunOrders
+from iscp.runtime.local.local_run import RunListener
+
+if TYPE_CHECKING:
+    from iscp.runtime.local.local_run import RequestedJob
+
+PARALLEL_DEFAULT = 4
+"""Tables whose jobs are run at once where `parallel` is not given."""
+
+
+def local(*, config: str | Path | None = None) -> Lake:
+    """Return a Lake whose jobs run in this process, and whose Spark starts by itself, once something needs it.
+
+    `config` is a TOML file as of a node: Spark's and S3's settings, consumers and embedders. Raises ConfigurationError.
+    """
+    return Lake(LocalEngine(config=local_settings(Path(config) if config is not None else None)))
+
+
+class Lake:
+    """Makes jobs, and runs those of files. Threads may share one. Close it, or use it in a `with`, to stop its Spark.
+
+    Places are paths, which may be relative, URIs, or `db.table` of a catalog of Spark.
+    """
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop Spark, if it was started for this."""
+        self._engine.close()
+
+    def replica(
+        self,
+        table: str,
+        target: str,
+        *,
+        key: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        where: str = "",
+        name: str = "",
+        **run: Unpack[RunFields],
+    ) -> LocalJob:
+        """Return a replica: the rows of `table` by their `key`, or, without one, every row that was ever inserted."""
+        return self.job(table, target, "replica", key=key, columns=columns, where=where, name=name, **run)
+
+    def changefeed(
+        self,
+        table: str,
+        target: str,
+        *,
+        key: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        name: str = "",
+        **run: Unpack[RunFields],
+    ) -> LocalJob:
+        """Return a feed of the table's changes in their order, a Delta table too."""
+        return self.job(table, target, "changefeed", key=key, options=options, name=name, **run)
+
+    def index(
+        self,
+        table: str,
+        target: str,
+        kind: str,
+        *,
+        key: Sequence[str],
+        options: Mapping[str, Any],
+        name: str = "",
+        **run: Unpack[RunFields],
+    ) -> LocalJob:
+        """Return an index of one of the kinds fulltext, vector and search, which `iscp.search` searches."""
+        return self.job(table, target, kind, key=key, options=options, name=name, **run)
+
+    def view(
+        self,
+        name: str,
+        sql: str,
+        *,
+        target: str,
+        tables: Mapping[str, str],
+        refresh: str = "",
+        deletion_vectors: bool = True,
+        **run: Unpack[RunFields],
+    ) -> LocalJob:
+        """Return a materialized view. `tables` has the place of each table in the query.
+
+        `refresh` and `deletion_vectors` mean the same as in `Client.create_view`.
+        """
+        places = {table: absolute_table(place) for table, place in tables.items()}
+        fields = ViewFields(sql, places, absolute_target(target), refresh, run, deletion_vectors)
+        return self._job(fields.table, name, fields.spec_json())
+
+    def job(
+        self,
+        table: str,
+        target: str,
+        consumer: str,
+        *,
+        key: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        where: str = "",
+        options: Mapping[str, Any] | None = None,
+        name: str = "",
+        **run: Unpack[RunFields],
+    ) -> LocalJob:
+        """Return a job of any kind of consumer, also one of yours. Its name is the last part of its target's place by
+        default.
+        """
+        place = absolute_target(target)
+        fields = {"consumer": consumer, "target": place or None, "key": list(key) or None}
+        more = {"columns": list(columns) or None, "where": where or None, "options": options}
+        name = name or place.rstrip("/").rpartition("/")[2]
+        return self._job(absolute_table(table), name, to_spec_json({**fields, **more, **run}))
+
+    def run(
+        self,
+        *files: str | Path,
+        tables: Mapping[str, str] | None = None,
+        target_root: str = "",
+        account: str = DEFAULT_ACCOUNT,
+        select: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        parallel: int = PARALLEL_DEFAULT,
+        full_refresh: bool = False,
+        take_over: bool = False,
+        fail_fast: bool = False,
+    ) -> list[RunResult]:
+        """Bring the jobs of files up to date, as `iscp run` does, and return a result for each.
+
+        A job that fails is a result that is not `ok`; it does not raise. Raises InvalidRequest, with all faults, if the
+        files are wrong: nothing was begun then.
+        """
+        jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=fail_fast)
+        return self._engine.run(jobs, plan, RunOrders(full_refresh, take_over), RunListener(), parallel).run()
+
+    def forecast(
+        self,
+        *files: str | Path,
+        tables: Mapping[str, str] | None = None,
+        target_root: str = "",
+        account: str = DEFAULT_ACCOUNT,
+        select: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        full_refresh: bool = False,
+        take_over: bool = False,
+    ) -> list[JobForecast]:
+        """Return what `run` would do to each job, and why. Nothing is written."""
+        jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=False)
+        return self._engine.forecast(jobs, plan, RunOrders(full_refresh, take_over))
+
+    def _read(
+        self,
+        files: Sequence[str | Path],
+        tables: Mapping[str, str],
+        target_root: str,
+        account: str,
+        select: Sequence[str],
+        exclude: Sequence[str],
+        *,
+        fail_fast: bool,
+    ) -> tuple[list[RequestedJob], RunPlan]:
+        from iscp.cli.run.run_files import read_run_files
+
+        places = {name: absolute_table(place) for name, place in tables.items()}
+        root = absolute_target(target_root)
+        wanted = read_run_files([str(each) for each in files], places, root, account, quiet=True)
+        jobs = self._engine.jobs(wanted)
+        selection = JobSelection(tuple(select), tuple(exclude))
+        return jobs, self._engine.plan(wanted, jobs, selection, fail_fast=fail_fast)
+
+    def _job(self, table: str, name: str, spec_json: str) -> LocalJob:
+        return LocalJob(self._engine, Wanted(RegisterRequest(JobName(table, name), spec_json), "job"))
