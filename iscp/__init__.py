@@ -11,19 +11,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "__version__", "local", "search", "search_frame"]
 
+_PLACES = {
+    "Client": "iscp.client.admin_client",
+    "local": "iscp.lake.local_lake",
+    "search": "iscp.index.search.search_library",
+    "search_frame": "iscp.index.search.search_library",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: a node and `iscp-admin --help` need neither client nor searches.
-    if name == "Client":
-        from iscp.client.admin_client import Client
+    # Loaded at the first use: who wants one of them is not to wait for the others.
+    if name not in _PLACES:
+        raise AttributeError(f"module 'iscp' has no attribute {name!r}")
+    from importlib import import_module
 
-        return Client
-    if name == "local":
-        from iscp.lake.local_lake import local
-
-        return local
-    if name in ("search", "search_frame"):
-        from iscp.index.search import search_library
-
-        return getattr(search_library, name)
-    raise AttributeError(f"module 'iscp' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

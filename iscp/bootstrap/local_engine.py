@@ -16,6 +16,7 @@ from iscp.bootstrap.local_settings import DEFAULTS
 from iscp.bootstrap.local_spark import LocalSpark
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.self_tests import check_of_targets
+from iscp.bootstrap.watch_parts import compose_watch
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.verification import VerifyReport
 from iscp.core.query.query_explanation import QueryExplanation
@@ -32,6 +33,7 @@ from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
 from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener
+from iscp.runtime.local.local_watch import LocalWatch
 from iscp.runtime.local.run_forecaster import forecast_run
 from iscp.runtime.local.unit_runner import UnitRunner
 from iscp.runtime.worker.runner import Runner
@@ -52,6 +54,7 @@ class LocalEngine:
             self._closing.callback(own.close)
             spark = own.deferred()
         assert spark is not None
+        self._spark, self._config = spark, config
         self._closing.callback(spark.stop)
         self._clock, failpoints = SystemClock(), EnvironmentFailpoints()
         tables = TableAccess(spark, self._clock, failpoints, config.spark.direct_bytes_max)
@@ -72,6 +75,7 @@ class LocalEngine:
         check_trigger = TriggerRegistry(config.triggers.allow).check
         maker = JobMaker(self._catalog, registry.kind, check_trigger, self._clock)
         self._registrar = JobRegistrar(maker, registry.kind, ports, self._clock)
+        self._ports, self._tables = ports, tables
         self._runner = Runner(ports, config.bounds)
 
     def __enter__(self) -> LocalEngine:
@@ -118,6 +122,13 @@ class LocalEngine:
         """Return a run of the plan, which `LocalRun.run` carries out."""
         units = UnitRunner(self._runner, self._source, self._clock)
         return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
+
+    def watch(
+        self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders, listener: RunListener
+    ) -> LocalWatch:
+        """Return a watch of the plan's jobs, which `LocalWatch.run` carries out, once."""
+        parts = compose_watch(self._config, self._spark, self._tables, self._ports, self._registrar, self._kinds)
+        return LocalWatch(parts, jobs, plan, orders, listener)
 
     def forecast(self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders) -> list[JobForecast]:
         """Return what a run of the plan would do. Nothing is written."""

@@ -12,17 +12,14 @@ from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.iteration_parts import TableAccess
+from iscp.bootstrap.iteration_parts import LOG_PROBES, TableAccess
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.events import Reports
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.api.api_views import EventView
-from iscp.core.job.target_state import TargetLog
 from iscp.core.values.progress import RunProgress
-from iscp.index.lance.version_probe import VersionProbe
-from iscp.ports.catalog import LogProbe
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.hold_placer import HoldPlacer
@@ -39,9 +36,6 @@ from iscp.runtime.worker.surviving_runner import SurvivingRunner
 from iscp.runtime.worker.target_probe import TargetProbes
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from iscp.runtime.worker.worker_loop import WorkerLoop
-
-LOG_PROBES: Mapping[TargetLog, LogProbe] = {TargetLog.DELTA: DeltaProbe(), TargetLog.LANCE: VersionProbe()}
-"""The probe for each kind of log that a target may have."""
 
 
 @dataclass(frozen=True, slots=True)

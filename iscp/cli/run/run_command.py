@@ -1,4 +1,4 @@
-"""`iscp run`: the jobs of files brought up to date once, in this process."""
+"""`iscp run`: the jobs of files brought up to date in this process, once or for as long as it runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from iscp.cli.shell.arguments import TARGET, WholeNumber, account_option, anywhe
 from iscp.cli.shell.error_words import show_error
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
 from iscp.core.values.errors import IscpError
 
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
     from iscp.core.run.run_plan import RunPlan
     from iscp.runtime.local.job_registrar import RunOrders
     from iscp.runtime.local.local_run import LocalRun, RequestedJob
+    from iscp.runtime.local.local_watch import LocalWatch
 
 PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
 """Tables whose jobs are run at once: by default, and at the most."""
+
+STOP_S = 20.0
+"""Seconds that what is at work when a watch is ended may take to end by itself; then it ends before its next commit."""
 
 
 @click.command(name="run")
@@ -47,6 +52,7 @@ PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
 @click.option("--take-over", is_flag=True, help="Take targets from the cluster that keeps them.")
 @click.option("--fail-fast", is_flag=True, help="Begin no job after the first that fails.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and why, and do nothing.")
+@click.option("--watch", is_flag=True, help="Stay, and follow the tables until Ctrl-C or SIGTERM.")
 @config_option("A TOML file, as of a node, with Spark's settings, S3's and the like.", exists=True)
 @account_option
 @anywhere_output
@@ -82,6 +88,7 @@ def _run(
     take_over: bool,
     fail_fast: bool,
     dry_run: bool,
+    watch: bool,
     file: Path | None,
     account: str,
 ) -> int:
@@ -92,12 +99,16 @@ def _run(
     from iscp.core.run.job_selection import JobSelection
     from iscp.runtime.local.job_registrar import RunOrders
 
+    if watch and (dry_run or fail_fast):
+        raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")
     quiet = invocation.output == "json"
     wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
     orders = RunOrders(full_refresh, take_over)
-    with LocalEngine(config=local_settings(file)) as engine:
+    with LocalEngine(config=local_settings(file, following=watch)) as engine:
         jobs = engine.jobs(wanted)
         plan = engine.plan(wanted, jobs, JobSelection(select, exclude), fail_fast=fail_fast)
+        if watch:
+            return _watch(engine, jobs, plan, orders, quiet=quiet)
         if not dry_run:
             return _carry_out(engine, jobs, plan, orders, parallel, quiet=quiet)
         forecasts = engine.forecast(jobs, plan, orders)
@@ -122,7 +133,17 @@ def _carry_out(
     return 0 if all(each.ok for each in results) else ExitStatus.FAILED
 
 
-def _stop_by_signals(run: LocalRun) -> list[int]:
+def _watch(engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders: RunOrders, *, quiet: bool) -> int:
+    from iscp.cli.run.run_output import RunObjects, WatchLines
+
+    watch = engine.watch(jobs, plan, orders, RunObjects() if quiet else WatchLines(jobs, plan.chosen))
+    _stop_by_signals(watch)
+    if not quiet:
+        say(f"watching {len(plan.chosen)} jobs; Ctrl-C ends it")
+    return 0 if watch.run(STOP_S) else ExitStatus.FAILED
+
+
+def _stop_by_signals(run: LocalRun | LocalWatch) -> list[int]:
     """Have the run end in order by the first signal, and the process by the second; return those that have come."""
     come: list[int] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -42,6 +43,18 @@ class RunLines(RunListener):
         count, name = len(self._places), self._jobs[number].planned.name
         place = f"{self._places[number]:>{len(str(count))}} of {count}"
         show_line(f"{place}  {name:<{self._width}}", state, _STATE_WIDTH, about)
+
+
+class WatchLines(RunListener):
+    """A line for each commit and each fault, with the time of the day."""
+
+    def __init__(self, jobs: Sequence[RequestedJob], chosen: Iterable[int]) -> None:
+        self._width = name_width(jobs[number].planned.name for number in chosen)
+
+    def ended(self, number: int, result: RunResult) -> None:
+        at = time.strftime("%H:%M:%S")
+        show_line(f"{at}  {result.name:<{self._width}}", result.state.value, _STATE_WIDTH, outcome_words(result))
+        sys.stdout.flush()
 
 
 class RunObjects(RunListener):

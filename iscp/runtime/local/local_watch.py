@@ -1,0 +1,202 @@
+"""Keep the jobs of a plan fresh for as long as this process runs: a node's schedule, without the node.
+
+A job is registered once its tables are there. From then on the schedule probes them, and runs iterations by the jobs'
+triggers, with retries by backoff; commits to local tables are noticed at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from iscp.coordination.jobs.table_copies import with_own_table_id
+from iscp.coordination.protocol.effects import StartShard, UpdateShard
+from iscp.coordination.protocol.events import Reports
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, WorkerNews
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow, JobState
+from iscp.core.job.several_tables import tables_of
+from iscp.core.run.run_plan import RunPlan
+from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.values.errors import ErrorCode, TableNotFound, TemporaryError
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.ports.log_notices import LogNotices
+from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
+from iscp.runtime.local.local_run import RequestedJob, RunListener, failed
+from iscp.runtime.local.unit_runner import result_of
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.maintenance import Maintenance
+from iscp.runtime.worker.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks for tables that were not there, and whether Spark still runs."""
+
+SCHEDULER_WAIT_S = 5.0
+"""Seconds that the schedule's thread may take to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchParts:
+    """The parts that run iterations. `notices` is given what is called with the URI of a table that has changed."""
+
+    registrar: JobRegistrar
+    scheduler: Scheduler
+    executor: Executor
+    maintenance: Maintenance
+    notices: Callable[[Callable[[str], None]], LogNotices]
+    alive: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is watched by now. `shards` has for each URI the shards whose jobs read the table there."""
+
+    rows: dict[JobKey, JobRow] = field(default_factory=dict)
+    numbers: dict[JobKey, int] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    shards: dict[str, set[ShardId]] = field(default_factory=dict)
+
+
+class LocalWatch:
+    """Watches the jobs of one plan. `listener` hears of each commit, and of each fault once."""
+
+    def __init__(
+        self,
+        parts: WatchParts,
+        jobs: Sequence[RequestedJob],
+        plan: RunPlan,
+        orders: RunOrders,
+        listener: RunListener,
+    ) -> None:
+        self._parts = parts
+        self._jobs = jobs
+        self._orders = orders
+        self._listener = listener
+        self._waiting = sorted(plan.chosen)
+        self._told: dict[int, str] = {}
+        self._watched = _Watched()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._notices = parts.notices(self._notify)
+        parts.scheduler.reports.subscribe(self._hear, *get_args(WorkerNews))
+        parts.scheduler.reports.subscribe(lambda answer: None, VerifyAnswered)
+
+    def run(self, stop_s: float) -> bool:
+        """Keep the jobs fresh until `stop`; then let what runs end, for `stop_s` seconds at the most.
+
+        Return False if Spark has ended by itself.
+        """
+        parts = self._parts
+        parts.scheduler.start(parts.executor)
+        try:
+            while not self._stop.is_set() and parts.alive():
+                self._register_waiting()
+                self._stop.wait(LOOK_S)
+            return self._stop.is_set()
+        finally:
+            self._notices.close()
+            parts.maintenance.close(SCHEDULER_WAIT_S)
+            parts.executor.close(drain=True, wait_s=stop_s)
+            parts.scheduler.close(SCHEDULER_WAIT_S)
+
+    def stop(self) -> None:
+        """End the watch; from any thread, or a handler of a signal."""
+        self._stop.set()
+
+    def _register_waiting(self) -> None:
+        taken = [number for number in self._waiting if self._register(number)]
+        if not taken:
+            return
+        self._waiting = [number for number in self._waiting if number not in taken]
+        self._notices.follow(self._watched.shards.keys())
+
+    def _register(self, number: int) -> bool:
+        """Take a job in; return False if it is to be tried again later."""
+        job = self._jobs[number]
+        try:
+            row = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild).row
+        except (TableNotFound, TemporaryError) as error:
+            self._say_once(number, failed(job, error))
+            return False
+        except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+            self._say_once(number, failed(job, error))
+            return True
+        self._take(number, row)
+        return True
+
+    def _take(self, number: int, row: JobRow) -> None:
+        with self._lock:
+            watched = self._watched
+            row = with_own_table_id(row, watched.rows.get, watched.places.get)
+            shard, new = row.key.shard, row.key.table_id not in watched.places
+            watched.places[row.key.table_id] = row.table_uri
+            watched.rows[row.key], watched.numbers[row.key] = row, number
+            for uri in {row.table_uri, *tables_of(row).values()}:
+                watched.shards.setdefault(uri, set()).add(shard)
+            jobs = tuple(each for each in watched.rows.values() if each.key.shard == shard)
+        self._listener.begun(number)
+        epoch = TableEpoch(1, len(jobs))
+        order = StartShard(shard, epoch, jobs) if new else UpdateShard(shard, epoch, jobs)
+        self._parts.scheduler.post(order)
+        self._parts.maintenance.give(order)
+
+    def _notify(self, uri: str) -> None:
+        with self._lock:
+            shards = tuple(self._watched.shards.get(uri, ()))
+        for shard in shards:
+            self._parts.scheduler.notify(shard, targets=False)
+
+    def _hear(self, news: object) -> None:
+        if not isinstance(news, Reports):
+            return
+        for entry in news.history:
+            self._hear_commit(entry)
+        for report in news.reports:
+            self._hear_report(report)
+
+    def _hear_commit(self, entry: HistoryEntry) -> None:
+        with self._lock:
+            key = JobKey(entry.account, entry.table_id, entry.job_name)
+            number, row = self._watched.numbers.get(key), self._watched.rows.get(key)
+        if number is None or row is None or entry.error_code:
+            return
+        self._told.pop(number, None)
+        result = replace(
+            result_of(row),
+            state=RunState.UPDATED,
+            strategy=entry.data_type,
+            reason=entry.reason,
+            from_version=entry.from_version,
+            to_version=entry.to_version,
+            rows=entry.rows,
+            bytes=entry.bytes,
+            seconds=round(entry.end_at_s - entry.start_at_s, 4),
+            iterations=1,
+        )
+        self._listener.ended(number, result)
+
+    def _hear_report(self, report: JobReport) -> None:
+        """Note how far the job has come, and say what is wrong with it."""
+        with self._lock:
+            number, row = self._watched.numbers.get(report.key), self._watched.rows.get(report.key)
+            if number is None or row is None or row.job_id != report.job_id:
+                return
+            self._watched.rows[report.key] = row = row._replace(watermark=report.watermark, seq=report.seq)
+        status = report.status
+        if status is None or report.state is JobState.RUNNING or status.error_code == ErrorCode.OK:
+            return
+        fault = replace(
+            result_of(row), state=RunState.FAILED, error_code=int(status.error_code), error=status.error_msg
+        )
+        self._say_once(number, fault)
+
+    def _say_once(self, number: int, result: RunResult) -> None:
+        """Have the listener hear of a fault, unless it is the one that it has heard of last."""
+        if self._told.get(number) != result.error:
+            self._told[number] = result.error
+            self._listener.ended(number, result)
