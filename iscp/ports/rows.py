@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+class LateFrame:
+    """The stand-in of a frame whose columns are known: Spark makes it when anything else of it is read."""
+
+    def __init__(self, schema: StructType, make_late: Callable[[], DataFrame]) -> None:
+        self.schema = schema
+        self._make_late = make_late
+
+    @property
+    def columns(self) -> list[str]:
+        return [field.name for field in self.schema.fields]
+
+    def as_frame(self) -> DataFrame:
+        """Return this, which is used as a frame is."""
+        return cast("DataFrame", self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # who only looks what this is needs no frame
+            raise AttributeError(name)
+        return getattr(self._late, name)
+
+    @cached_property
+    def _late(self) -> DataFrame:
+        return self._make_late()
 
 
 class Rows:

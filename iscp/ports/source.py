@@ -94,13 +94,13 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SmallSnapshot:
-    """All rows of a source at one version, in memory; `columns` is an empty frame with their columns.
+    """All rows of a source at one version, in memory; `schema` has their columns as Spark has them.
 
     `bytes` are those of their files.
     """
 
     rows: pa.Table
-    columns: DataFrame
+    schema: StructType
     bytes: int = 0
 
 
@@ -202,7 +202,7 @@ class ChangeSource(Protocol):
     def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
         """Return the schema of `snapshot`, without opening the table in Spark as far as its columns are plain."""
 
-    def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
+    def small_snapshot(self, uri: str, version: int) -> SmallSnapshot | None:
         """Return all rows at `version`, if they are few and can be read without Spark; otherwise None."""
 
     def rows_with(

@@ -265,7 +265,7 @@ class FakeSource:
     def rows_with(self, uri: str, version: int, keys: Any, columns: Sequence[str], rows_max: int) -> None:
         """All is read by Spark."""
 
-    def small_snapshot(self, session: Any, uri: str, version: int) -> None:
+    def small_snapshot(self, uri: str, version: int) -> None:
         """All of its snapshots are for Spark to read."""
 
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:

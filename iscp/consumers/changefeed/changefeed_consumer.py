@@ -62,7 +62,10 @@ class ChangefeedConsumer(RangedConsumer):
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Make the feed, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
-        row = _row_schema(to_arrow_schema(self._chosen_columns(source).schema))
+        schema = to_arrow_schema(source.schema)
+        by_name = {name.lower(): name for name in schema.names}
+        chosen = [schema.field(by_name[name.lower()]).with_name(name) for name in self._spec.columns]
+        row = _row_schema(pa.schema(chosen) if chosen else schema)
         self._sink.open(row, self._key(row), self._shards)
         return context.position
 

@@ -57,7 +57,7 @@ class ReplicaCheck(AdoptingCheck):
         if wanted is None or not self._sink.schema_matches(spark_schema(wanted.schema).json()):
             return None
         try:
-            target = self._tables.small_snapshot(session, self._spec.target, position.base_version)
+            target = self._tables.small_snapshot(self._spec.target, position.base_version)
         except ChangesUnavailableError:
             return None
         changes = None if target is None else differing_rows(wanted, target.rows, key)

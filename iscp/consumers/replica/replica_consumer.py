@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.rows.row_difference import differing_rows
@@ -60,7 +60,7 @@ class ReplicaConsumer(Consumer):
         return self._dead.check_position(row, position)
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        schema = self._select(Rows(lambda: source)).frame.schema
+        schema = self._selected(source.schema)
         context.guard.check()
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
         return self._sink.claim(schema.json(), tag, first=context.row.watermark.version < 0)
@@ -143,7 +143,7 @@ class ReplicaConsumer(Consumer):
         if rows.table is None or stops or context.position.dead.rows:
             return None
         try:
-            there = self._tables.small_snapshot(context.session, self._spec.target, tag.base_version)
+            there = self._tables.small_snapshot(self._spec.target, tag.base_version)
         except ChangesUnavailableError:
             return None
         return None if there is None else differing_rows(rows.table, there.rows, self._spec.key)
@@ -236,6 +236,13 @@ class ReplicaConsumer(Consumer):
             return table.select([names[name.lower()] for name in wanted]).rename_columns(wanted)
 
         return rows.transformed(lambda frame: frame.select(*[F.col(quoted(name)) for name in wanted]), of_table)
+
+    def _selected(self, schema: StructType) -> StructType:
+        """Return the job's columns of these, as `_select` does."""
+        fields = {field.name.lower(): field for field in schema.fields}
+        wanted = [(name, fields[name.lower()]) for name in self._spec.columns]
+        named = [StructField(name, field.dataType, field.nullable, field.metadata) for name, field in wanted]
+        return StructType(named) if named else schema
 
     def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
         return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS

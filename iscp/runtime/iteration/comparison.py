@@ -96,8 +96,8 @@ class Verifier:
     def _comparing(
         self, iteration: Iteration, job_run: JobRun, span: SourceRange, check: Check, context: ConsumeContext
     ) -> AbstractContextManager[Compared]:
-        where = context.session, iteration.table_uri, span.to.version
-        rows = self._ports.source.snapshot(*where)
+        where = iteration.table_uri, span.to.version
+        rows = self._ports.source.snapshot(context.session, *where)
         if check.compare_small is not None and not job_run.position.void:
             small = self._ports.source.small_snapshot(*where)
             said = (

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,10 +20,12 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.settings import variable
+from iscp.bootstrap.shard_parts import engine_of
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
@@ -75,10 +77,10 @@ def opened(uri: str) -> DeltaTable:
 class Pipeline:
     """One source with `id`, `v`, `g`, and as many runners as a test wants, each like a node of its own."""
 
-    def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int | None = None) -> None:
+    def __init__(self, root: Path | str, runtime: SparkAccess, small_bytes_max: int | None = None) -> None:
         self.root = root
         self.small_bytes_max = direct_bytes_max() if small_bytes_max is None else small_bytes_max
-        self.engine = SparkEngine(runtime.root, runtime.new_session)
+        self.engine = cast(SparkEngine, engine_of(runtime))
         self.by_spark = table_opener(runtime.root)
         self.load_state, self.list_files = state_loader(runtime.root), file_lister(runtime.root)
         self.source = f"{root}/source"

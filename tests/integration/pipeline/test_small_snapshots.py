@@ -93,10 +93,10 @@ def test_rows_are_those_that_spark_reads(pipeline: Pipeline, make: Callable[[str
     make(uri)
     with pipeline.engine.session() as session:
         version = DeltaTable(uri).version()
-        small = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark).small_snapshot(session, uri, version)
+        small = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark).small_snapshot(uri, version)
         assert small is not None
         by_spark = session.read.format("delta").load(uri)
-        assert small.columns.schema == by_spark.schema
+        assert small.schema == by_spark.schema
         assert spelled(small.rows) == spelled(by_spark.toArrow())
 
 
@@ -120,17 +120,17 @@ LEFT_TO_SPARK = {
 
 def test_other_tables_are_left_to_spark(pipeline: Pipeline) -> None:
     source = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark)
-    with pipeline.engine.session() as session:
+    with pipeline.engine.session():
         for name, statement in LEFT_TO_SPARK.items():
             pipeline.source = f"{pipeline.root}/{name}"
             pipeline.sql(statement)
-            assert source.small_snapshot(session, pipeline.source, 0) is None, name
+            assert source.small_snapshot(pipeline.source, 0) is None, name
         odd = f"{pipeline.root}/odd"
         write_deltalake(odd, partition_of("a b"), partition_by=["g"])
-        assert source.small_snapshot(session, odd, 0) is None, "paths that are spelled otherwise in the log"
+        assert source.small_snapshot(odd, 0) is None, "paths that are spelled otherwise in the log"
         for name, value in ("null", None), ("empty", ""):
             write_deltalake(f"{pipeline.root}/{name}", partition_of(value), partition_by=["g"])
-            assert source.small_snapshot(session, f"{pipeline.root}/{name}", 0) is None, name
+            assert source.small_snapshot(f"{pipeline.root}/{name}", 0) is None, name
         few = f"{pipeline.root}/few"
         draw = Random(3)
         for _ in range(3):
@@ -139,11 +139,11 @@ def test_other_tables_are_left_to_spark(pipeline: Pipeline) -> None:
         sizes = pa.table(DeltaTable(few).get_add_actions())["size_bytes"].to_pylist()
         counted = sum(sizes) - 3 * SNAPSHOT_FILE_BYTES
         assert min(sizes) > SNAPSHOT_FILE_BYTES
-        assert DeltaChangeSource(counted - 1).small_snapshot(session, few, 2) is None, "many bytes"
-        assert DeltaChangeSource(counted).small_snapshot(session, few, 2) is not None
-        assert DeltaChangeSource(0).small_snapshot(session, few, 0) is None, "all through Spark"
+        assert DeltaChangeSource(counted - 1).small_snapshot(few, 2) is None, "many bytes"
+        assert DeltaChangeSource(counted).small_snapshot(few, 2) is not None
+        assert DeltaChangeSource(0).small_snapshot(few, 0) is None, "all through Spark"
         next(Path(few).glob("*.parquet")).unlink()
-        assert source.small_snapshot(session, few, 2) is None, "Spark names the lost file"
+        assert source.small_snapshot(few, 2) is None, "Spark names the lost file"
 
 
 def many_files(uri: str, count: int, *, there: bool = True) -> None:
@@ -166,14 +166,14 @@ def test_a_table_of_thousands_of_small_files_needs_no_spark(pipeline: Pipeline) 
     many, more = f"{pipeline.root}/many", f"{pipeline.root}/more"
     many_files(many, MANY)
     many_files(more, SNAPSHOT_FILES_MAX, there=False)
-    with pipeline.engine.session() as session:
+    with pipeline.engine.session():
         began_s = time.process_time()
-        held = source.small_snapshot(session, many, 1)
+        held = source.small_snapshot(many, 1)
         assert time.process_time() - began_s < MANY_S
         assert held is not None
         assert sorted(held.rows["id"].to_pylist()) == [*range(-1, MANY)]
         assert held.rows["id"].num_chunks == 1
-        assert source.small_snapshot(session, more, 1) is None, "too many files"
+        assert source.small_snapshot(more, 1) is None, "too many files"
 
 
 def writers(uri: str) -> set[str]:

@@ -221,7 +221,7 @@ class DeltaChangeSource:
         return self.snapshot(session, uri, version).schema
 
     @charged_as(UsagePart.READ)
-    def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
+    def small_snapshot(self, uri: str, version: int) -> SmallSnapshot | None:
         if not self._small_bytes_max:
             return None
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
@@ -230,7 +230,7 @@ class DeltaChangeSource:
             rows, size = read_rows(uri, version, shape, self._small_bytes_max, allowance)
         except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError):
             return None  # Spark reads it, or says what is missing as of every other table
-        return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)), size)
+        return SmallSnapshot(rows, shape.selected(shape.columns), size)
 
     @charged_as(UsagePart.READ)
     def rows_with(

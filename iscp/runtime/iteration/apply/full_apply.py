@@ -15,6 +15,7 @@ from iscp.core.job.logged_jobs import logged_job
 from iscp.core.values.errors import IscpError
 from iscp.core.values.watermark import NOTHING_APPLIED
 from iscp.ports.range_builder import RangeBuilt
+from iscp.ports.rows import LateFrame
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import count_work
@@ -130,7 +131,7 @@ def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: 
     They are in memory if they are few and the consumer takes them; Spark then opens nothing.
     """
     source, uri, version = run.ports.source, run.uri, span.to.version
-    small = source.small_snapshot(session, uri, version) if job_run.kind.needs.small_snapshots else None
+    small = source.small_snapshot(uri, version) if job_run.kind.needs.small_snapshots else None
     if small is not None:
         return Snapshot(partial(source.snapshot, session, uri, version), small)
     frame = source.snapshot(session, uri, version)
@@ -148,7 +149,8 @@ def _count_read(run: ApplyRun, span: SourceRange, rows: Snapshot) -> None:
 
 
 def _columns(rows: Snapshot) -> DataFrame:
-    return rows.make_frame() if rows.small is None else rows.small.columns
+    """Return a frame of the rows' columns, which are known of few rows without it."""
+    return rows.make_frame() if rows.small is None else LateFrame(rows.small.schema, rows.make_frame).as_frame()
 
 
 def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
