@@ -89,7 +89,7 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 _OPTIONS = (
     click.option("--trigger", type=_choice(TriggerType), help="When iterations start.  [default: default]"),
     click.option("--every", type=DURATION, metavar="D", help="With --trigger periodic: the interval, as in 10m."),
-    click.option("--cron", metavar="CRON", help="Instead of --every: times, as in '0 30 6 * * ?' (Quartz)."),
+    click.option("--cron", metavar="CRON", help="Instead of --every: times, as in '30 6 * * *'."),
     click.option("--time-zone", metavar="ZONE", help="Of --cron, as Europe/Berlin.  [default: UTC]"),
     click.option("--share/--no-share", default=None, help="With --trigger periodic: go together with others due."),
     click.option("--trigger-name", metavar="NAME", help="With --trigger custom: an entry point of iscp.triggers."),

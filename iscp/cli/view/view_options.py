@@ -116,7 +116,7 @@ HOLD_OPTION = click.option(
 
 _RUN_OPTIONS = (
     click.option("--every", type=DURATION, metavar="D", help="Refresh at most once in D, as in 10m.  [on change]"),
-    click.option("--cron", metavar="CRON", help="Refresh at these times, as in '0 30 6 * * ?' (Quartz)."),
+    click.option("--cron", metavar="CRON", help="Refresh at these times, as in '30 6 * * *'."),
     click.option("--time-zone", metavar="ZONE", help="Of --cron, as Europe/Berlin.  [default: UTC]"),
     click.option("--target-lag", type=DURATION, metavar="D", help="By how much the view may lie behind, as in 30s."),
     click.option("--priority", type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX), metavar="P", help="Higher goes first."),

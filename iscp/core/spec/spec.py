@@ -110,7 +110,7 @@ class TriggerSpec:
     )
     cron: str = field(
         default="",
-        metadata=_about("Of the periodic trigger, instead of an interval: times, as in '0 30 6 * * ?' (Quartz)"),
+        metadata=_about("Of the periodic trigger, instead of an interval: times, as in '30 6 * * *'"),
     )
     time_zone: str = field(
         default="", metadata=_about("Of cron: the zone of its times, as Europe/Berlin; by default UTC")

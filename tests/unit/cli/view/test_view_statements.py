@@ -80,7 +80,7 @@ def test_named_columns_rename_the_result() -> None:
     [
         ("SELECT 1", "f.sql:1:1", "stands where CREATE should"),
         ("CREATE VIEW v AS SELECT 1", "f.sql:1:8", "stands where MATERIALIZED should"),
-        ("CREATE MATERIALIZED VIEW v\n SCHEDULE CRON '0 0 * * *' AS SELECT 1", "f.sql:2:16", "has 5 fields"),
+        ("CREATE MATERIALIZED VIEW v\n SCHEDULE CRON '0 * * *' AS SELECT 1", "f.sql:2:16", "has 4 fields"),
         ("CREATE MATERIALIZED VIEW v SCHEDULE CRON '0 61 0 * * ?' AS SELECT 1", "f.sql:1:42", "at character 3"),
         ("CREATE MATERIALIZED VIEW v SCHEDULE CRON '0 0 0 * * ?' AT TIME ZONE 'X' AS SELECT 1", "f.sql:1:69", "zone"),
         ("CREATE MATERIALIZED VIEW v SCHEDULE CRON EVERY AS SELECT 1", "f.sql:1:42", "not a text"),

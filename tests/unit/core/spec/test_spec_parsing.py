@@ -129,7 +129,7 @@ def of_consumer(**consumer: Any) -> dict[str, Any]:
         (of_trigger(schedule={"interval": 60}), "spec.trigger.schedule.interval", "choose the trigger periodic"),
         (of_trigger(job_type="greedy", schedule={"share": True}), "spec.trigger.schedule.share", "Leave it out"),
         (of_trigger(schedule={"cron": "0 0 6 * * ?"}), "spec.trigger.schedule.cron", "choose the trigger periodic"),
-        (of_trigger(job_type="periodic", schedule={"cron": "0 6 * * *"}), "spec.trigger.schedule.cron", "Quartz"),
+        (of_trigger(job_type="periodic", schedule={"cron": "6 * * *"}), "spec.trigger.schedule.cron", "Quartz"),
         (
             of_trigger(job_type="periodic", schedule={"cron": "0 0 6 * * ?", "time_zone": "CEST2"}),
             "spec.trigger.schedule.time_zone",
