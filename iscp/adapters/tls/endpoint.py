@@ -58,9 +58,23 @@ def endpoint_or_default(endpoint: str | None) -> str:
     """
     require(endpoint, (str, NoneType), "endpoint", "HOST:PORT")
     chosen = endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
-    for address in chosen.split(","):
-        split_address(address)
+    split_addresses(chosen)
     return chosen
+
+
+def split_addresses(endpoint: str) -> list[tuple[str, int]]:
+    """Take one HOST:PORT apart, or several with commas between them. Raises ConfigurationError, which says which one is
+    wrong.
+    """
+    addresses, found = endpoint.split(","), []
+    for number, address in enumerate(addresses, 1):
+        try:
+            found.append(split_address(address))
+        except ConfigurationError as error:
+            if len(addresses) > 1:
+                error.message += f" (the endpoint {number} of {len(addresses)}, by the commas between them)"
+            raise
+    return found
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.json_path import parse_path
 from iscp.core.job.name_patterns import is_pattern
 from iscp.core.values.argument_checks import SECONDS_MAX
+from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -177,10 +178,13 @@ TARGET = TargetType()
 
 def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Raises click.BadParameter unless each address is HOST:PORT."""
-    for address in value.split(",") if value is not None else ():
-        host, colon, port = address.rpartition(":")
-        if not (host and "/" not in address and colon and port.isdecimal() and int(port) <= 65535):
-            raise click.BadParameter(f"{address!r} is not HOST:PORT. Give it as in 127.0.0.1:7430, without http://")
+    from iscp.adapters.tls.endpoint import split_addresses
+
+    try:
+        if value is not None:
+            split_addresses(value)
+    except ConfigurationError as error:
+        raise click.BadParameter(f"{error.message}. {error.remedy}") from error
     return value
 
 

@@ -102,6 +102,7 @@ class Attempts:
         self._unknown, self._noticed, self._reached, self._backoff_s = False, False, False, BACKOFF_S
         self._met: IscpError | None = None
         self._endpoint, self._tried, self._cut = "", set[str](), False
+        self._silent: dict[str, IscpError] = {}
 
     def begin(self, now_s: float) -> dict[str, Any]:
         """The next attempt: which node is called, and for how long, as its method takes them."""
@@ -121,6 +122,8 @@ class Attempts:
         late = cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not said_by_node(cause)
         if late or _retried(error):
             self._endpoints.avoid(self._endpoint, now_s)
+        if not said_by_node(cause):
+            self._silent[self._endpoint] = error
         again = _retried(error) or (late and self._cut)
         # Jitter: those who lost the same owner must not come back at the same moment.
         pause_s = self._backoff_s * random.uniform(0.5, 1.0)
@@ -149,13 +152,16 @@ class Attempts:
         return now_s if hopeless else min(self._end_s, self._contact_s + self._bounds.reach_s)
 
     def _final(self, error: IscpError) -> IscpError:
-        """Return the error of the call: where this attempt failed for certain, an earlier one may still have been
-        carried out.
+        """Return the error of the call, beside those of the other nodes if this one did not answer either.
+
+        Where this attempt failed for certain, an earlier one may still have been carried out.
         """
         if self._unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
             return OutcomeUnknown.from_error(error, remedy="Check the job's status")
         if isinstance(error, TimedOut) and self._met is not None:
             return self._met  # the last attempt had but the rest of the time: what the one before it met says more
+        if self._silent.get(self._endpoint) is error:
+            error.others = tuple(each for endpoint, each in self._silent.items() if endpoint != self._endpoint)
         return error
 
 

@@ -28,5 +28,15 @@ def test_several_nodes_have_commas_between_them() -> None:
         endpoint_or_default("127.0.0.1:1,")
 
 
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [("a:1,foo,b:2", "'foo' is not HOST:PORT (the endpoint 2 of 3"), ("a:1,", "(the endpoint 2 of")],
+)
+def test_of_several_nodes_the_wrong_one_is_named_with_its_place(given: str, place: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        endpoint_or_default(given)
+    assert place in str(refused.value)
+
+
 def test_what_is_given_wins() -> None:
     assert endpoint_or_default("a:1") == "a:1"

@@ -128,6 +128,18 @@ def test_whoever_does_not_wait_for_a_node_has_all_nodes_tried_once() -> None:
         attempts.pause_s(Refused(None), 0.3)
 
 
+def test_of_several_nodes_each_that_did_not_answer_is_named() -> None:
+    attempts = attempts_of(replace(BOUNDS, wait_for_ready=False), "a:1", "b:1", "c:1")
+    for _ in range(2):
+        attempts.begin(0.0)
+        attempts.pause_s(Refused(None), 0.1)
+    attempts.begin(0.2)
+    with pytest.raises(Unavailable) as failed:
+        attempts.pause_s(Refused(None), 0.3)
+    said = [each.message.split()[0] for each in (failed.value, *failed.value.others)]
+    assert said == ["c:1", "a:1", "b:1"]
+
+
 def test_a_node_that_cannot_reach_the_owner_is_a_node_that_is_there() -> None:
     """Its answer has gRPC's own words for a node that is not there."""
     attempts = attempts_of(replace(BOUNDS, reach_s=1.0, wait_for_ready=False))
