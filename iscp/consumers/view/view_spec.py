@@ -14,12 +14,12 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_bounds import refuse_unbounded
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import exact_float, shown
-from iscp.views.analysis.plain_names import with_plain_names
 from iscp.views.analysis.qualify_rewrite import without_qualify
 from iscp.views.refresh.view_query import NamedQuery
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
-_NAME = re.compile(r"[A-Za-z_]\w{0,127}(\.[A-Za-z_]\w{0,127}){0,2}")
+_PART = r"\w(?:[\w-]{0,126}\w)?"
+_NAME = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}")
 TABLES_MAX = 64
 """Tables that one view may read; more are refused."""
 
@@ -55,10 +55,8 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
     try:
         given = _sql(spec.options.get("sql"))
         sql = without_qualify(given)
-        plain, tables = with_plain_names(sql, tables)
-        without = "without QUALIFY" if sql != given else "with plain names of tables"
-        note = "" if plain == given else f" (in the query as it is rewritten {without}: {shown(plain)})"
-        return ViewSpec(NamedQuery(plain, tables, note), policy, vectors, hold_s)
+        note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
+        return ViewSpec(NamedQuery(sql, tables, note), policy, vectors, hold_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest.from_error(error, field=field) from error
@@ -102,9 +100,9 @@ def _tables(value: Any) -> Mapping[str, str]:
     for name, uri in value.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidRequest(
-                f"has the name {shown(name)}: must be letters, digits and underscores, in at most three parts",
+                f"has the name {shown(name)}: must be one to three parts of letters, digits, _ and -",
                 field=field,
-                remedy="Give the table such a name in the query and here",
+                remedy="Write it without quotes, with dots between its parts, as in lake.sales.orders",
             )
         if not isinstance(uri, str) or not uri:
             raise InvalidRequest(f"has {shown(uri)} for {name}: must be a path or a URI", field=f"{field}.{name}")

@@ -144,10 +144,19 @@ class _Walk:
                 self._waiting += [(each, names) for each in reversed([*self._within(part.fields)])]
 
     def _take_with(self, part: SqlPart, names: frozenset[str]) -> None:
-        """Add the queries of a WITH. Each is known to those after it, and where WITH is recursive to itself."""
+        """Add the queries of a WITH. Each is known to those after it, and where WITH is recursive to itself.
+
+        Raises InvalidRequest for one that is called as a table of several parts is: both would be one identifier.
+        """
         recursive = bool(part.fields["allowRecursion"])
         for each in self._within(part.fields["cteRelations"]):
             name = str(each.fields["_1"]).lower()
+            if "." in name and name in (self.tables or ()):
+                raise InvalidRequest(
+                    f"calls a query of its WITH `{name}`, as one of its tables is called",
+                    field="sql",
+                    remedy="Give the query a name without a dot",
+                )
             own = names | {name} if recursive else names
             self._waiting += [(query, own) for query in self._within(each.fields)]
             names |= {name}
@@ -185,6 +194,11 @@ class _Walk:
         if len(parts) == 1 and parts[0].lower() in names:
             self.named.add(parts[0].lower())
             return None
+        if ".".join(parts).lower() in (self.tables or ()):  # in a field of a node that is no child of it
+            return SqlFault(
+                f"reads {'.'.join(parts)} in a place where only names of one part are read",
+                "Read it in a query of WITH, and name that one here",
+            )
         given = ", ".join(sorted(self.tables or ()))
         return SqlFault(
             f"reads {'.'.join(parts)}, which is none of its tables", f"Name it beside the query; now it has {given}"

@@ -82,7 +82,7 @@ class _Resolver:
     def _outputs(self, source: Any) -> dict[str, _Made]:
         """Return what each column of a source, a subquery or a table, is made of."""
         if isinstance(source, exp.Table):
-            return self._tables.get(source.name.lower(), {})
+            return self._tables.get(".".join(part.name for part in source.parts).lower(), {})
         if not isinstance(source, Scope):
             return {}
         if (known := self._outputs_of.get(id(source))) is not None:

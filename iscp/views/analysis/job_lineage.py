@@ -11,7 +11,6 @@ from iscp.core.lineage.run_events import InputColumn, KnownTables, source_uris
 from iscp.core.spec.view_fields import ViewFields, view_of
 from iscp.ports.system import Clock
 from iscp.views.analysis.column_lineage import find_lineage
-from iscp.views.analysis.plain_names import with_plain_names
 
 V = TypeVar("V")
 
@@ -77,11 +76,8 @@ def _copied(row: JobRow, made: Mapping[str, str], source: Mapping[str, str]) -> 
 
 
 def _of_view(view: ViewFields, target: str, columns: Mapping[str, Mapping[str, str]]) -> KnownTables:
-    try:
-        sql, tables = with_plain_names(view.sql, view.tables)
-    except Exception:  # noqa: BLE001  (a query that cannot be read has no lineage)
-        return KnownTables(columns)
-    found = find_lineage(sql, {name: columns.get(uri, {}) for name, uri in tables.items()})
+    tables = view.tables
+    found = find_lineage(view.sql, {name: columns.get(uri, {}) for name, uri in tables.items()})
     real = {name.lower(): name for name in columns.get(target, {})}
     made_of = {
         real.get(name.lower(), name): tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
@@ -108,7 +108,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
             with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
                 return _analyze(session, sql, names)
         except AnalysisException as error:
-            raise InvalidRequest(first_line(error), about="sql", remedy="Correct the query") from error
+            raise InvalidRequest(first_line(error), about="sql", remedy=_remedy(error)) from error
         except (PySparkException, Py4JJavaError) as error:
             if STACK_FULL in str(error):
                 raise too_deep("sql") from error
@@ -122,6 +122,13 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
         finally:
             for name in schemas:
                 session.catalog.dropTempView(name)
+
+
+def _remedy(error: AnalysisException) -> str:
+    """Return what to do about a query that Spark refuses."""
+    if isinstance(error, ParseException) and "at or near '\"" in str(error):
+        return 'Spark quotes names by backticks, as in `lake`.`orders`, and "…" is a text: write it so'
+    return "Correct the query"
 
 
 def _is_internal(error: PySparkException | Py4JJavaError) -> bool:

@@ -111,9 +111,12 @@ class ViewBench:
         sql: str,
         tables: Collection[str] = (),
         clock: Clock | None = None,
+        called: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        """`tables`: those that the query reads; by default those whose names stand in it."""
+        """`tables`: those that the query reads; by default those whose names stand in it. `called`: the tables by the
+        names that the query has for them, if these are others.
+        """
         self.clock = clock or SystemClock()
         self.lake, self.runtime, self.sql = lake, runtime, sql
         self.engine = SparkEngine(runtime.root, runtime.new_session)
@@ -121,6 +124,8 @@ class ViewBench:
         self.restart()
         shown = f" {sql} ".replace(",", " ")
         named = {name: uri for name, uri in lake.uris.items() if (name in tables if tables else f" {name}" in shown)}
+        if called:
+            named = {name: lake.uris[table] for name, table in called.items()}
         self.target = str(lake.root / "view")
         self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
         self.catalog = catalog = DeltaCatalog.of(runtime.root, SessionAnalysis(runtime.root))

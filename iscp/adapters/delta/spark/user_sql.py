@@ -27,10 +27,16 @@ Parsed = Any
 def restrict_query(session: SparkSession, sql: str, tables: Collection[str]) -> tuple[Parsed, frozenset[str]]:
     """Return the parsed query, and which of the tables it names.
 
-    Raises InvalidRequest (`sql`) for a query that names anything but these tables and Spark's own functions. A query
-    that Spark cannot read raises what Spark's parser raises. Nothing is resolved or read.
+    In the query each table is a temporary view with its whole name as one identifier: `lake.orders` is
+    `` `lake.orders` ``. Names are compared without case and quotes, in all their parts. Raises InvalidRequest (`sql`)
+    for a query that names anything but these tables and Spark's own functions. A query that Spark cannot read raises
+    what Spark's parser raises. Nothing is resolved or read.
     """
     parsed = _parser(session).parsePlan(sql)
+    if several := [name.lower() for name in tables if "." in name]:
+        jvm: Any = session._jvm
+        parsed = jvm.io.iscp.plans.NamedTables.asViews(parsed, jvm.java.util.HashSet(several))
+    # Judged as Spark will see it: a name of several parts that is left would be one of a catalog.
     return parsed, named_tables(_parts(session, parsed), tables, _functions_of(session))
 
 

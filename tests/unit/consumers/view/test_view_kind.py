@@ -46,6 +46,11 @@ def test_a_view_over_its_tables_is_taken_and_knows_them() -> None:
     assert KIND.tables(view(), catalog()) == {"t": "/lake/t", "u": "/lake/u"}
 
 
+def test_its_tables_are_called_as_in_the_query() -> None:
+    options = {"sql": "SELECT a FROM lake.T", "tables": {"lake.T": "/lake/t"}}
+    assert KIND.tables(view(options=options), catalog()) == {"lake.T": "/lake/t"}
+
+
 def test_a_table_that_the_query_reads_is_not_named_by_a_link() -> None:
     linked = catalog()
     linked.links = {"/links/u": "/lake/u"}

@@ -43,13 +43,25 @@ def test_options_are_read_as_they_are_given(policy: Policy) -> None:
 
 
 def test_a_query_that_is_rewritten_is_shown_in_its_errors() -> None:
-    found = read_view_spec(view(sql="SELECT a FROM s.t", tables={"s.t": "/lake/t"}))
-    assert "s.t" not in found.query.tables
-    assert found.query.sql in found.query.note
-    assert "with plain names of tables" in found.query.note
     rewritten = read_view_spec(view(sql="SELECT a FROM t QUALIFY row_number() OVER (ORDER BY a) = 1"))
     assert "QUALIFY" not in rewritten.query.sql
     assert "without QUALIFY" in rewritten.query.note
+
+
+def test_a_query_and_names_of_several_parts_stay_as_they_are_given() -> None:
+    """What the job log stores of a view is read again: the names in it have to be those of its query."""
+    sql, tables = "select  A from Lake.`my-sales`.T -- as it is", {"lake.my-sales.t": "/lake/t", "two.t": "/lake/u"}
+    found = read_view_spec(view(sql=sql, tables=tables))
+    assert (found.query.sql, found.query.tables, found.query.note) == (sql, tables, "")
+
+
+@pytest.mark.parametrize(
+    "name", ["`lake`.t", '"lake"."t"', "lake..t", ".t", "t.", " t", "t ", "t x", "-t", "a\nb", "lake t."]
+)
+def test_a_name_of_a_table_is_written_without_quotes_and_in_parts(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="one to three parts") as refused:
+        read_view_spec(view(tables={name: "/lake/t"}))
+    assert "without quotes" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

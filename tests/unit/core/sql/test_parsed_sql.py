@@ -42,6 +42,25 @@ def test_another_table_and_a_stream_are_refused_with_their_place() -> None:
     assert refusal(project({"at": 1}), relation("t", streaming=True)).startswith("reads a table as a STREAM")
 
 
+def test_a_query_of_a_with_is_not_called_as_a_table_of_several_parts() -> None:
+    parts = (
+        SqlPart(PLAN, "UnresolvedWith", {"cteRelations": [{"at": 1}], "child": {"at": 3}, "allowRecursion": False}),
+        SqlPart("other", "Tuple2", {"_1": "Lake.T", "_2": {"at": 2}}),
+        relation("u"),
+        relation("lake.t"),
+    )
+    assert named_tables(parts, ["u", "x.t", "lake"], lambda name: True) == {"u"}
+    with pytest.raises(InvalidRequest, match=r"calls a query of its WITH `lake\.t`"):
+        named_tables(parts, ["u", "lake.t"], lambda name: True)
+
+
+def test_a_name_of_several_parts_is_refused_where_it_was_not_made_one() -> None:
+    table = SqlPart(PLAN, "UnresolvedRelation", {"multipartIdentifier": ["Lake", "t"], "isStreaming": False}, 3, 7)
+    for tables, reason in (["lake.t"], "in a place where only names of one part"), (["t"], "is none of its tables"):
+        with pytest.raises(InvalidRequest, match=reason):
+            named_tables([project({"at": 1}), table], tables, lambda name: True)
+
+
 @pytest.mark.parametrize("name", ["InsertIntoDir", "CreateTable", "NewInAnotherVersion"])
 def test_an_unknown_plan_is_refused_at_the_root_and_within(name: str) -> None:
     unknown = SqlPart(PLAN, name, {})

@@ -36,6 +36,19 @@ def test_columns_are_followed_through_joins_and_groups() -> None:
     }
 
 
+def test_tables_of_one_last_part_differ_by_their_other_parts() -> None:
+    tables = {"raw.orders": {"id": "long"}, "Lake.Sales.orders": {"id": "long", "total": "long"}}
+    sql = (
+        "WITH orders AS (SELECT total, id FROM `lake`.sales.orders) "
+        "SELECT o.id, sales.total AS total FROM raw.orders o JOIN orders AS sales ON sales.id = o.id"
+    )
+    found = find_lineage(sql, tables)
+    assert found.columns == {
+        "id": {("raw.orders", "id"): "IDENTITY"},
+        "total": {("Lake.Sales.orders", "total"): "IDENTITY"},
+    }
+
+
 def test_rows_follow_what_they_are_filtered_joined_and_grouped_by() -> None:
     sql = "SELECT count(*) AS n FROM orders o JOIN customers c ON o.cust = c.id WHERE amount > 0 GROUP BY day"
     assert rows(sql) == {
