@@ -75,6 +75,7 @@ from iscp.ports.node_log import NodeLog
 from iscp.ports.retention_hold import NothingHeld
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
@@ -320,7 +321,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     jobs = JobViews(owner, nodes, kinds.kind, clock, config.probe)
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
     sources = SourceReleases(NothingHeld(), kinds.kind)
-    admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view, sources)
+    letters = DeadLetterReader(kinds.kind)
+    admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view, sources, letters.read)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), tls=tls)
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))

@@ -21,6 +21,7 @@ from iscp.bootstrap.search_parts import compose_search
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
@@ -71,6 +72,7 @@ def compose_services(
         nodes,
         ClusterViews(owner, cluster.membership, nodes, clock, config.probe).view,
         SourceReleases(holds, kind),
+        DeadLetterReader(kind, places).read,
     )
     resharder = Resharder(owner, catalog, kind, validator)
     operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes)

@@ -9,16 +9,10 @@ from typing import Any, Self, Unpack
 from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire
-from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REPORT
+from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, LEFT_OUT_ROWS, VERIFY_REPORT
 from iscp.adapters.grpc.codec.message_codec import to_request
 from iscp.adapters.grpc.codec.query_messages import explanation_from_wire
-from iscp.adapters.grpc.codec.request_messages import (
-    CHECKED_JOB,
-    JOB_CHANGE,
-    JOB_UPDATE,
-    REGISTER_RESULT,
-    outcome_from_wire,
-)
+from iscp.adapters.grpc.codec.request_messages import CHECKED_JOB, REGISTER_RESULT, outcome_from_wire
 from iscp.adapters.grpc.codec.search_messages import answer_from_wire, search_to_wire
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.client.access_client import AccessClient
@@ -30,6 +24,7 @@ from iscp.client.request_parts import (
     VIEWS_MAX,
     answer_within_s,
     changed_or_raise,
+    changes_request,
     consumer_fields,
     job_filter,
     job_message,
@@ -40,12 +35,13 @@ from iscp.client.request_parts import (
     resync_request,
     search_request,
     spec_text,
+    updates_request,
     wait_request,
     with_ids,
     with_wait,
 )
 from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobFilter, JobName, RegisterRequest, UpdateRequest
-from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, RegisterResult
+from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
 from iscp.core.api.search_views import WAIT_S, SearchAnswer, SearchWeights
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, Reason
@@ -219,9 +215,7 @@ class Client:
 
     def update_many(self, requests: Iterable[UpdateRequest]) -> list[ChangeOutcome]:
         """Change many jobs' specs, each for itself; as `change_many`."""
-        named = with_ids(requests, UpdateRequest)
-        request = to_request(pb.UpdateJobsRequest, updates=[JOB_UPDATE.to_wire(one) for one in named])
-        response = self._caller.call(self._admin.UpdateJobs, request, changes=True)
+        response = self._caller.call(self._admin.UpdateJobs, updates_request(requests), changes=True)
         return [outcome_from_wire(one) for one in response.outcomes]
 
     def change_many(self, changes: Iterable[JobChange]) -> list[ChangeOutcome]:
@@ -229,9 +223,7 @@ class Client:
 
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
         """
-        named = with_ids(changes, JobChange)
-        request = to_request(pb.ChangeJobsRequest, changes=[JOB_CHANGE.to_wire(one) for one in named])
-        response = self._caller.call(self._admin.ChangeJobs, request, changes=True)
+        response = self._caller.call(self._admin.ChangeJobs, changes_request(changes), changes=True)
         return [outcome_from_wire(one) for one in response.outcomes]
 
     def notify(self, table: str) -> int:
@@ -347,6 +339,12 @@ class Client:
         """Return how `create_view` of this query would maintain its result, as `explain` does."""
         require(tables, Mapping, "tables", "places by the names of the query's tables")
         return self.explain(spec=ViewFields(sql, tables, refresh=refresh).spec_json(), timeout_s=timeout_s)
+
+    def dead_letters(self, table: str, name: str, *, limit: int = 20, account: str = "") -> LeftOutRows:
+        """Return up to `limit` of the rows that the job leaves out of its target, with why, in no order."""
+        require_positive(limit, "limit")
+        request = to_request(pb.DeadLettersRequest, job=job_message(table, name, account), limit=limit)
+        return LEFT_OUT_ROWS.from_wire(self._caller.call(self._admin.ListDeadLetters, request))
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = "") -> list[HistoryEntry]:
         """Return the job's iterations, newest first."""

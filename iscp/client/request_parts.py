@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from iscp.adapters.grpc.codec.message_codec import to_message, to_request
-from iscp.adapters.grpc.codec.request_messages import JOB_FILTER, JOB_NAME, REGISTRATION, RESYNC
+from iscp.adapters.grpc.codec.request_messages import JOB_CHANGE, JOB_FILTER, JOB_NAME, JOB_UPDATE, REGISTRATION, RESYNC
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.api.api_requests import (
     ChangeOutcome,
@@ -118,6 +118,18 @@ def spec_text(spec: str | Mapping[str, Any]) -> str:
 def registrations(requests: Iterable[RegisterRequest]) -> pb.RegisterRequest:
     """Return the request that registers these jobs, or checks them."""
     return to_request(pb.RegisterRequest, registrations=[REGISTRATION.to_wire(one) for one in requests])
+
+
+def updates_request(requests: Iterable[UpdateRequest]) -> pb.UpdateJobsRequest:
+    """Return the request to change the specs of these jobs, with ids so that a retry gets the first answers."""
+    return to_request(
+        pb.UpdateJobsRequest, updates=[JOB_UPDATE.to_wire(one) for one in with_ids(requests, UpdateRequest)]
+    )
+
+
+def changes_request(changes: Iterable[JobChange]) -> pb.ChangeJobsRequest:
+    """Return the request to make these changes, with ids so that a retry gets the first answers."""
+    return to_request(pb.ChangeJobsRequest, changes=[JOB_CHANGE.to_wire(one) for one in with_ids(changes, JobChange)])
 
 
 def resync_request(job: JobName, table: str, spec_json: str) -> pb.ResyncRequest:

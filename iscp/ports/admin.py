@@ -15,7 +15,7 @@ from iscp.core.api.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, RegisterResult
+from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.verification import VerifyReport
 from iscp.core.query.query_explanation import QueryExplanation
@@ -81,6 +81,13 @@ class AdminService(Protocol):
     def explain(self, request: ExplainRequest) -> QueryExplanation:
         """Explain the query. Raises InvalidRequest if the query cannot be maintained, or the consumer maintains none;
         JobNotFound.
+        """
+
+    def dead_letters(self, job: JobName, limit: int) -> LeftOutRows:
+        """Return up to `limit` of the rows that the job leaves out of its target, in no order.
+
+        Raises JobNotFound; TimedOut or QueueFull where the storage takes too long, PermanentError for rows that are not
+        read here, StorageError.
         """
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from iscp.core.api.api_views import LeftOutRows
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.target_state import TargetLog
@@ -332,6 +333,13 @@ class ConsumerKind(ABC):
     """Return the figures of the job's target as it is now, by their names; none where there is no target yet.
 
     No row is read for them. Raises IscpError where the target cannot be read.
+    """
+
+    dead_letters: Callable[[JobRow, int], LeftOutRows] | None = None
+    """Return so many at most of the rows that the job leaves out of its target, as it is now; none where there is no
+    target yet.
+
+    Values may be long; whoever calls it cuts them. Raises IscpError where they cannot be read.
     """
 
     refresh: RefreshHandler | None = None

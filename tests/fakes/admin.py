@@ -27,6 +27,7 @@ from iscp.core.api.api_views import (
     ClusterView,
     JobView,
     LeftOutJob,
+    LeftOutRows,
     NodeView,
     RegisterResult,
     ShardView,
@@ -85,7 +86,8 @@ class FakeAdmin:
     calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
     call with its verb. `asked` counts calls by verb. `warning` is in the answers to registrations.
     `waiting`: how many waits are under way. `absent`: further tables that do not exist.
-    `versions_wanted`: of the last wait. `refreshed`: what entries of the history say besides.
+    `left_out`: rows that each job leaves out. `versions_wanted`: of the last wait. `refreshed`: what entries of the
+    history say besides.
     """
 
     source_version: int = 7
@@ -101,6 +103,7 @@ class FakeAdmin:
     versions_wanted: dict[str, int] = field(default_factory=dict)
     refreshed: dict[str, Any] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    left_out: LeftOutRows = field(default_factory=LeftOutRows)
 
     def __post_init__(self) -> None:
         self._moved = threading.Condition()
@@ -276,6 +279,12 @@ class FakeAdmin:
         if consumer.kind != "view":
             raise InvalidRequest("keeps no query", about="spec.iteration.consumer.kind")
         return replace(EXPLANATION, tables=consumer.options["tables"])
+
+    def dead_letters(self, job: JobName, limit: int) -> LeftOutRows:
+        self._enter("dead-letters")
+        with self._moved:
+            self._find(job)
+        return replace(self.left_out, rows=self.left_out.rows[:limit])
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         self._enter("history")

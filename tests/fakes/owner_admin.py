@@ -14,6 +14,7 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.ports.retention_hold import NothingHeld, RetentionHold
 from iscp.ports.system import Clock
 from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.request_validation import RequestValidator
@@ -42,4 +43,4 @@ def owner_admin(
     views = JobViews(owner, nodes, kinds, clock, ProbeConfig(), FigureReader(kinds).read)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
     releases = SourceReleases(holds or NothingHeld(), kinds)
-    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, releases)
+    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, releases, DeadLetterReader(kinds).read)

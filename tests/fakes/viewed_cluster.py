@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from iscp.client.admin_client import Client
 from iscp.core.access.audit_entry import AuditEntry
-from iscp.core.api.api_views import ClusterView, EventView, JobView, NodeView, RegisterResult, ShardView
+from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows, NodeView, RegisterResult, ShardView
 from iscp.core.api.search_views import SearchAnswer
 from iscp.core.build.api_builds import BuildView
 from iscp.core.job.iteration import HistoryEntry
@@ -100,6 +100,7 @@ class ViewedCluster:
     viewers: list[Viewer] = field(default_factory=list)
     explanation: QueryExplanation = field(default_factory=lambda: QueryExplanation(()))
     changed: bool = True
+    left_out: LeftOutRows = field(default_factory=LeftOutRows)
     found: SearchAnswer = field(default_factory=lambda: SearchAnswer((), 7, NOW_S, 3))
     searched: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -143,6 +144,9 @@ class _ViewedClient:
 
     def history(self, table: str, name: str, *, limit: int, account: str = "") -> list[HistoryEntry]:
         return self._enter("history").histories.get(name, [])[:limit]
+
+    def dead_letters(self, table: str, name: str, *, account: str = "") -> LeftOutRows:
+        return self._enter("dead-letters").left_out
 
     def explain(self, table: str, name: str, *, account: str = "") -> QueryExplanation:
         return self._enter("explain").explanation

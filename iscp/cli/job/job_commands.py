@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from iscp.cli.shell.arguments import (
     timeout_option,
 )
 from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.left_out_lines import show_left_out
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
 from iscp.core.api.api_requests import JobFilter
@@ -156,3 +158,17 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
 
 for command in (register, unregister, update, pause, resume, resync, verify, describe, check, history):
     job.add_command(command)
+
+
+@job.command()
+@job_arguments
+@click.option("--limit", type=WholeNumber(1, 100), default=20, show_default=True)
+@account_option
+@watched
+@invocation
+def dead_letters(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
+    """Show rows that a job leaves out of its target, and why."""
+    with invocation.client() as client:
+        found = client.dead_letters(table, name, limit=limit, account=account)
+    if not render.show(dataclasses.asdict(found), invocation.output):
+        show_left_out(found, wide=invocation.wide)

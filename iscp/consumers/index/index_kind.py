@@ -15,6 +15,7 @@ from iscp.consumers.index.index_maintainer import IDLE_S, IndexMaintainer
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_services import IndexServices
 from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, require_present, where_columns
+from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
@@ -25,6 +26,7 @@ from iscp.index.maintenance.index_figures import figures_of
 from iscp.index.model import definition_columns
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition
+from iscp.index.search.index_overview import read_dead_letters
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 
@@ -80,6 +82,12 @@ class IndexKindBase(ConsumerKind):
     def figures(self, row: JobRow) -> Mapping[str, float]:
         store = IndexStore(row.spec.consumer.target, self._failpoints)
         return figures_of(store.open(), self._maintainer.clock.now_s()) if store.exists() else {}
+
+    def dead_letters(self, row: JobRow, limit: int) -> LeftOutRows:
+        place = row.spec.consumer.target
+        if not IndexStore(place, self._failpoints).exists():
+            return LeftOutRows()
+        return LeftOutRows(tuple(LeftOutRow(each.key, each.fault) for each in read_dead_letters(place, limit)), place)
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> IndexCheck:
         return IndexCheck(self.open(row, environment), self._store(row, environment), self._plan(row))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from iscp.adapters.delta.sink.first_rows import read_first_rows
 from iscp.consumers.replica.dead_letter import DeadLetterBox, dead_letter_uri
 from iscp.consumers.replica.replica_check import ReplicaCheck
 from iscp.consumers.replica.replica_consumer import ReplicaConsumer
@@ -20,6 +21,7 @@ from iscp.consumers.validation import (
     unwritable_name,
     wanted_columns,
 )
+from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
@@ -100,6 +102,18 @@ class ReplicaKind(ConsumerKind):
         target = spec.consumer.target
         dead = DeadLetterBox(target, environment) if spec.consumer.key else None
         return ReplicaConsumer(spec, environment.sink(target), dead, environment.source)
+
+    def dead_letters(self, row: JobRow, limit: int) -> LeftOutRows:
+        spec = row.spec.consumer
+        if not spec.key:
+            return LeftOutRows()
+        place = dead_letter_uri(spec.target)
+        try:
+            found = read_first_rows(place, limit)
+        except TableNotFound:  # as it is while no rows share a key
+            return LeftOutRows()
+        reason = f"other rows have the same {', '.join(spec.key)}"
+        return LeftOutRows(tuple(LeftOutRow(each, reason) for each in found), place)
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaCheck:
         spec, filtering = row.spec.consumer, self.open(row, environment)

@@ -101,6 +101,8 @@ _ADMIN = ServiceRow(
         "GetJob": _VIEW,
         "WaitJob": _ACCOUNT(waits=True),
         "History": _VIEW,
+        # As often as users look, and no more than a search shows: not audited.
+        "ListDeadLetters": _VIEW,
         # Reads source and target as a whole, and with `repair` writes.
         "VerifyJob": _ACCOUNT(Role.EDITOR, audited=True, changes=True, waits=True),
         # Reads any table that its query names, and has Spark analyze that.

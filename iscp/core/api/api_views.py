@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
@@ -50,6 +51,26 @@ class CheckedJob:
     there_id: str = ""
     there_json: str = ""
     error: PermanentError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRow:
+    """A row that a job leaves out of its target. `columns` are as JSON has them, of an index those of the row's key;
+    long values are cut. `reason` says why the row is left out.
+    """
+
+    columns: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRows:
+    """Some of the rows that a job leaves out of its target. `place` is the table or index that holds all of them; it is
+    empty for a job that leaves out none.
+    """
+
+    rows: tuple[LeftOutRow, ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

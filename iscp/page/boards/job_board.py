@@ -196,7 +196,7 @@ def _faults(job: JobView, facts: JobFacts, now_s: float) -> Sequence[Fault]:
         found.append(Fault("warning", status.warning, ""))
     if status.dead_letters:
         where = f"{job_target}_dead_letter" if (job_target := facts.target) and facts.kind == "replica" else ""
-        remedy = f"They are in {where}, with the reason of each." if where else "See the job's warning."
+        remedy = f"They are in {where}." if where else "See the job's warning."
         found.append(Fault("dead letters", f"{count(status.dead_letters)} rows are left out of the target.", remedy))
     if status.doubted_at_s:
         doubt = f"Since {moment(status.doubted_at_s)} it is not known whether the target holds what was applied."

@@ -9,13 +9,14 @@ from typing import Any
 from iscp.client.admin_client import Client
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_requests import JobName
-from iscp.core.api.api_views import ClusterView, EventView
+from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
 from iscp.page.boards.builds_board import builds_board
 from iscp.page.boards.cluster_board import cluster_board
 from iscp.page.boards.freshness_board import freshness_board, read_filter
 from iscp.page.boards.job_board import ITERATIONS_MAX, job_board
 from iscp.page.boards.job_facts import JobFacts, all_facts
+from iscp.page.boards.left_out_table import LeftOutTable, leaves_out, left_out_table
 from iscp.page.boards.lineage_board import lineage_board
 from iscp.page.boards.lineage_graph import LineageGraph, lineage_graph
 from iscp.page.boards.search_board import HITS, search_board, wanted_of
@@ -115,7 +116,24 @@ def _job(visit: Visit) -> Mapping[str, Any]:
         history = visit.client.history(job.table, job.name, account=job.account, limit=ITERATIONS_MAX)
     except IscpError as error:  # the rest of the board is worth showing
         fault = str(error)
-    return {"board": job_board(view, history, visit.now_s), "history_fault": fault}
+    board = job_board(view, history, visit.now_s)
+    return {"board": board, "history_fault": fault, "left_out": _left_out(visit, job, view)}
+
+
+def _left_out(visit: Visit, job: JobName, view: JobView) -> LeftOutTable | None:
+    """Return rows that the job leaves out; None where it leaves out none. They are held, as reading them costs."""
+    if not leaves_out(view):
+        return None
+
+    def read(client: Client) -> LeftOutRows:
+        return client.dead_letters(job.table, job.name, account=job.account)
+
+    try:
+        return left_out_table(visit.answers.newest(visit.viewer, f"left out: {job!r}", read).value)
+    except NotAuthenticated:
+        raise
+    except IscpError as error:  # the rest of the board is worth showing
+        return LeftOutTable(fault=str(error))
 
 
 def _time_line(visit: Visit) -> Mapping[str, Any]:

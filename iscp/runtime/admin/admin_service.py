@@ -20,7 +20,7 @@ from iscp.core.api.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, RegisterResult
+from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.name_patterns import matcher
@@ -73,6 +73,7 @@ class OwnerAdmin:
         nodes: NodeClients,
         cluster: Callable[[LogWriter], ClusterView],
         sources: SourceReleases,
+        dead_letters: Callable[[JobRow, int], LeftOutRows],
     ) -> None:
         self._owner = owner
         self._lookup = JobLookup(catalog)
@@ -82,6 +83,7 @@ class OwnerAdmin:
         self._nodes = nodes
         self._cluster = cluster
         self._sources = sources
+        self._dead_letters = dead_letters
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -209,6 +211,9 @@ class OwnerAdmin:
 
     def status(self, job: JobName) -> JobView:
         return self._views.in_full(self._lookup.row(self._owner.current_writer(), job))
+
+    def dead_letters(self, job: JobName, limit: int) -> LeftOutRows:
+        return self._dead_letters(self._lookup.row(self._owner.current_writer(), job), limit)
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         writer = self._owner.current_writer()

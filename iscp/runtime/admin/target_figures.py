@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, IscpError
-from iscp.core.values.untrusted_values import error_text
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.admin.target_reads import TargetReads
 
 READ_S = 2.0
 """Seconds that reading the figures of a target may take; they are left out of an answer that would take longer."""
-
-READERS_MAX = 4
-"""Targets that are read at a time. While so many readers hang, figures are left out of answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +28,13 @@ NO_FIGURES = TargetFigures()
 
 
 class FigureReader:
-    """Reads figures on threads of its own, as a storage that hangs must block no answer. Safe for threads."""
+    """Reads figures, of READERS_MAX targets at a time; while so many hang, they are left out of answers."""
 
     def __init__(
         self, kinds: Callable[[str], ConsumerKind], places: PlaceGuard = ANYWHERE, read_s: float = READ_S
     ) -> None:
         self._kinds = kinds
-        self._places = places
-        self._read_s = read_s
-        self._free = threading.Semaphore(READERS_MAX)
-        self._pool = ThreadPoolExecutor(READERS_MAX, "iscp-figures")
+        self._reads = TargetReads(places, read_s, "iscp-figures")
 
     def read(self, row: JobRow) -> TargetFigures:
         """Return the figures of a job's target; none where its kind has no such thing. Raises nothing."""
@@ -52,24 +44,14 @@ class FigureReader:
             return NO_FIGURES
         if figures is None:
             return NO_FIGURES
-        if not self._free.acquire(blocking=False):
-            return TargetFigures(fault=f"they were not read: {READERS_MAX} other targets are being read")
-        future = self._pool.submit(self._read, figures, row)
-        future.add_done_callback(lambda _: self._free.release())
-        return self._result(future)
+        try:
+            return TargetFigures(self._reads.run(row, lambda: _numbers(figures(row))))
+        except IscpError as error:
+            return TargetFigures(fault=error.message)
 
-    def _read(self, figures: Callable[[JobRow], Mapping[str, float]], row: JobRow) -> Mapping[str, float]:
-        # A link that was put there since the job was registered leads nowhere else.
-        self._places.require_target(row.key.account, row.spec.consumer.target, "target")
-        return {str(name): _number(value) for name, value in figures(row).items()}
 
-    def _result(self, future: Future[Mapping[str, float]]) -> TargetFigures:
-        if not wait([future], self._read_s).done:
-            return TargetFigures(fault=f"they could not be read within {self._read_s:.3g} s")
-        error = future.exception()
-        if error is None:
-            return TargetFigures(future.result())
-        return TargetFigures(fault=error.message if isinstance(error, IscpError) else error_text(error))
+def _numbers(figures: Mapping[str, float]) -> Mapping[str, float]:
+    return {str(name): _number(value) for name, value in figures.items()}
 
 
 def _number(value: float) -> float:

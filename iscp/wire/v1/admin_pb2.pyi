@@ -1598,6 +1598,83 @@ class QueryExplanation(_message.Message):
 Global___QueryExplanation: _TypeAlias = QueryExplanation  # noqa: Y015
 
 @_typing.final
+class DeadLettersRequest(_message.Message):
+    """limit: 0 is 20; at most 100."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    limit: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___JobName: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        job: Global___JobName | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "job", b"job", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLettersRequest: _TypeAlias = DeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class LeftOutRow(_message.Message):
+    """columns_json: of an index those of the row's key, otherwise all; long values are cut. reason: why it is left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMNS_JSON_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    columns_json: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        columns_json: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns_json", b"columns_json", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftOutRow: _TypeAlias = LeftOutRow  # noqa: Y015
+
+@_typing.final
+class DeadLetterRows(_message.Message):
+    """place: the table or index that holds them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    place: _builtins.str
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutRow]: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___LeftOutRow] | None = ...,
+        place: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterRows: _TypeAlias = DeadLetterRows  # noqa: Y015
+
+@_typing.final
 class HistoryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -104,6 +104,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ExplainConsumerRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.QueryExplanation.FromString,
                 _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/iscp.wire.v1.Admin/ListDeadLetters',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.DeadLettersRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.DeadLetterRows.FromString,
+                _registered_method=True)
         self.History = channel.unary_stream(
                 '/iscp.wire.v1.Admin/History',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.HistoryRequest.SerializeToString,
@@ -216,6 +221,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDeadLetters(self, request, context):
+        """Rows that the job leaves out of its target, in no order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def History(self, request, context):
         """Newest first.
         """
@@ -308,6 +320,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExplainConsumer,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ExplainConsumerRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.QueryExplanation.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.DeadLettersRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.DeadLetterRows.SerializeToString,
             ),
             'History': grpc.unary_stream_rpc_method_handler(
                     servicer.History,
@@ -703,6 +720,33 @@ class Admin:
             '/iscp.wire.v1.Admin/ExplainConsumer',
             iscp_dot_wire_dot_v1_dot_admin__pb2.ExplainConsumerRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.QueryExplanation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/ListDeadLetters',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.DeadLettersRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.DeadLetterRows.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,6 +62,8 @@ class AdminStub:
     """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
     ExplainConsumer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainConsumerRequest, _admin_pb2.QueryExplanation]
     """How a query is kept, or would be; nothing is written."""
+    ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeadLettersRequest, _admin_pb2.DeadLetterRows]
+    """Rows that the job leaves out of its target, in no order."""
     History: _grpc.UnaryStreamMultiCallable[_admin_pb2.HistoryRequest, _admin_pb2.HistoryPage]
     """Newest first."""
     Notify: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NotifyRequest, _admin_pb2.NotifyResponse]
@@ -93,6 +95,8 @@ class AdminAsyncStub(AdminStub):
     """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
     ExplainConsumer: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainConsumerRequest, _admin_pb2.QueryExplanation]  # type: ignore[assignment]
     """How a query is kept, or would be; nothing is written."""
+    ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeadLettersRequest, _admin_pb2.DeadLetterRows]  # type: ignore[assignment]
+    """Rows that the job leaves out of its target, in no order."""
     History: _aio.UnaryStreamMultiCallable[_admin_pb2.HistoryRequest, _admin_pb2.HistoryPage]  # type: ignore[assignment]
     """Newest first."""
     Notify: _aio.UnaryUnaryMultiCallable[_admin_pb2.NotifyRequest, _admin_pb2.NotifyResponse]  # type: ignore[assignment]
@@ -205,6 +209,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.QueryExplanation, _abc.Awaitable[_admin_pb2.QueryExplanation]]:
         """How a query is kept, or would be; nothing is written."""
+
+    @_abc_1.abstractmethod
+    def ListDeadLetters(
+        self,
+        request: _admin_pb2.DeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeadLetterRows, _abc.Awaitable[_admin_pb2.DeadLetterRows]]:
+        """Rows that the job leaves out of its target, in no order."""
 
     @_abc_1.abstractmethod
     def History(

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import OnDuplicate
@@ -37,6 +38,8 @@ def assert_split(pipeline: Pipeline, job: JobRow, outcome: JobOutcome, dead: int
     letters = Counter(tuple(row.values()) for row in all_rows if keys[row["id"]] > 1)
     assert (held(dead_letter_uri(target)) if dead else Counter()) == letters
     assert (outcome.dead_letters, letters.total()) == (dead, dead)
+    shown = ReplicaKind().dead_letters(job, 100)
+    assert Counter(tuple(row.columns.values()) for row in shown.rows) == letters
 
 
 @pytest.mark.further  # each time: test_keys_that_came_and_went.py

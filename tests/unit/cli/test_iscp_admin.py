@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from iscp import __version__
 from iscp.cli.iscp_admin import cli
 from iscp.core.api.api_requests import JobName
+from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.verification import Comparison, Sample
 from iscp.core.values.errors import JobFailed, QueueFull
 from tests.fakes.admin import CHECKPOINT_AT_S, MISSING, FakeAdmin
@@ -316,6 +317,19 @@ def test_history_is_shown_newest_first(run: Run, service: FakeAdmin) -> None:
     entries = answer(run("-o", "json", "job", "history", "/t", "a", "--limit", "2"))
     assert [(entry["from_version"], entry["to_version"]) for entry in entries] == [(2, 3), (1, 2)]
     assert ok(run("job", "history", "/t", "a")).splitlines()[0].split()[:4] == ["SEQ", "KIND", "FROM", "TO"]
+
+
+def test_rows_that_a_job_leaves_out_are_shown(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    rows = tuple(LeftOutRow({"id": number}, "shared") for number in range(3))
+    service.left_out = LeftOutRows(rows, "/copy_dead_letter")
+    shown = answer(run("-o", "json", "job", "dead-letters", "/t", "a", "--limit", "2"))
+    assert shown == {
+        "rows": [{"columns": {"id": number}, "reason": "shared"} for number in range(2)],
+        "place": "/copy_dead_letter",
+    }
+    assert run("job", "dead-letters", "/t", "a").stdout.splitlines()[0].split() == ["id", "WHY"]
+    assert run("job", "dead-letters", "/t", "a", "--limit", "101").exit_code == 2
 
 
 def test_notify_says_how_many_jobs_it_concerns(run: Run) -> None:

@@ -13,7 +13,7 @@ import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.cluster_messages import cluster_to_wire
-from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REPORT
+from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, LEFT_OUT_ROWS, VERIFY_REPORT
 from iscp.adapters.grpc.codec.message_codec import pages
 from iscp.adapters.grpc.codec.query_messages import explanation_to_wire
 from iscp.adapters.grpc.codec.request_messages import (
@@ -47,6 +47,11 @@ HISTORY_LIMIT = 20
 HISTORY_LIMIT_MAX = 10_000
 """Entries of a job's history of one answer; a request for more is refused."""
 
+DEAD_LETTERS_LIMIT = 20
+"""Rows that a job leaves out in an answer whose request gives no limit."""
+
+DEAD_LETTERS_MAX = 100
+"""Rows that a job leaves out in one answer; a request for more is refused."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -194,6 +199,15 @@ class JobServicer(pb_grpc.AdminServicer):
             _check_spec(request.spec_json, "spec_json")
             explained = self._service.explain(ExplainRequest(JOB_NAME.from_wire(request.job), request.spec_json))
             return explanation_to_wire(explained)
+
+    def ListDeadLetters(self, request: pb.DeadLettersRequest, context: grpc.ServicerContext) -> pb.DeadLetterRows:
+        with answering(request, context, "dead-letters"):
+            if request.limit > DEAD_LETTERS_MAX:
+                raise InvalidRequest(
+                    f"must be at most {DEAD_LETTERS_MAX}", field="limit", remedy="Read the table that holds them"
+                )
+            job = JOB_NAME.from_wire(request.job)
+            return LEFT_OUT_ROWS.to_wire(self._service.dead_letters(job, request.limit or DEAD_LETTERS_LIMIT))
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
         with answering(request, context, "history"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from iscp.adapters.grpc.codec.build_messages import BUILD_REQUEST
+from iscp.adapters.grpc.codec.json_objects import json_object, object_json
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec
-from iscp.core.api.api_views import JobView
+from iscp.core.api.api_views import JobView, LeftOutRow, LeftOutRows
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
@@ -30,6 +31,18 @@ PROGRESS = Codec(RunProgress, pb.Progress)
 JOB = Codec(JobView, pb.Job, state=STATES, reason=REASONS, status=_STATUS, upkeep=UPKEEP, progress=PROGRESS)
 USAGE = Codec(Usage, pb.Usage)
 HISTORY_ENTRY = Codec(HistoryEntry, pb.HistoryEntry, usage=USAGE)
+
+LEFT_OUT_ROWS = Codec(
+    LeftOutRows,
+    pb.DeadLetterRows,
+    rows=Codec(
+        LeftOutRow,
+        pb.LeftOutRow,
+        columns=FieldCodec(
+            lambda columns: {"columns_json": object_json(columns)}, lambda message: json_object(message.columns_json)
+        ),
+    ),
+)
 
 _COMPARISON = Codec(Comparison, pb.VerifyReport, samples=Codec(Sample, pb.VerifySample))
 VERIFY_REPORT = Codec(VerifyReport, pb.VerifyReport, comparison=_COMPARISON)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
+from iscp.adapters.grpc.codec.json_objects import json_object, object_json
 from iscp.adapters.grpc.codec.message_codec import to_message
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.api.search_views import SearchAnswer, SearchHit, SearchRequest, SearchWeights
-from iscp.core.values.errors import PermanentError
-from iscp.core.values.json_values import json_value
 from iscp.wire.v1 import search_pb2 as pb
 
 K_DEFAULT = 10
@@ -86,9 +81,9 @@ def answer_from_wire(message: pb.SearchAnswer) -> SearchAnswer:
 
 def _hit_to_wire(hit: SearchHit) -> pb.SearchHit:
     return pb.SearchHit(
-        key_json=_object_json(hit.key),
+        key_json=object_json(hit.key),
         score=hit.score,
-        columns_json=_object_json(hit.columns),
+        columns_json=object_json(hit.columns),
         highlights={name: pb.SearchFragments(texts=texts) for name, texts in hit.highlights.items()},
         explanation=hit.explanation,
     )
@@ -96,24 +91,9 @@ def _hit_to_wire(hit: SearchHit) -> pb.SearchHit:
 
 def _hit_from_wire(message: pb.SearchHit) -> SearchHit:
     return SearchHit(
-        key=_object(message.key_json),
+        key=json_object(message.key_json),
         score=message.score,
-        columns=_object(message.columns_json),
+        columns=json_object(message.columns_json),
         highlights={name: tuple(each.texts) for name, each in message.highlights.items()},
         explanation=message.explanation,
     )
-
-
-def _object_json(values: Mapping[str, Any]) -> str:
-    # Half of a surrogate pair has an escape in JSON, and no form in a message of protobuf.
-    return json.dumps(json_value(dict(values)), separators=(",", ":"))
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise PermanentError("the answer's columns are no JSON", remedy="Is the node newer than the client?") from error
-    if not isinstance(found, dict):
-        raise PermanentError("the answer's columns are no object", remedy="Is the node newer than the client?")
-    return found

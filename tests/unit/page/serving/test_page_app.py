@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from iscp.core.api.api_views import JobView
+from iscp.core.api.api_views import JobView, LeftOutRow, LeftOutRows
 from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
@@ -129,6 +129,29 @@ def test_a_job_says_why_it_waits_and_what_is_wrong() -> None:
     assert "key 5 is there twice" in text
     assert 'aria-label="wait 1.0 s, read 2.0 s"' in text
     assert ">Retry</button>" in text
+
+
+def test_rows_that_a_job_leaves_out_are_shown_and_held() -> None:
+    letters = LeftOutRows((LeftOutRow({"id": HOSTILE, HOSTILE: 7}, "other rows have the same id"),), "/lake/letters")
+    cluster = ViewedCluster([job_view(0, status=JobStatus(dead_letters=2)), job_view(1)], left_out=letters)
+    with browser(cluster) as client:
+        texts = [client.get("/job", params=JOB).text for _ in range(3)]
+        assert "left out</h2>" not in client.get("/job", params={**JOB, "table": "id-1", "name": "copy1"}).text
+    for text in texts:
+        assert "1 of the rows in /lake/letters" in text
+        assert "other rows have the same id" in text
+        assert "<script>alert" not in text
+    assert cluster.calls.count("dead-letters") == 1
+
+
+def test_without_the_rows_left_out_the_rest_of_a_job_is_shown() -> None:
+    cluster = ViewedCluster(
+        [job_view(0, status=JobStatus(dead_letters=2))], refused={"dead-letters": TimedOut("it took too long")}
+    )
+    with browser(cluster) as client:
+        answer = client.get("/job", params=JOB)
+    assert answer.status_code == 200
+    assert "it took too long" in answer.text
 
 
 def test_without_its_history_the_rest_of_a_job_is_shown() -> None:
