@@ -23,7 +23,7 @@ from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.live_streams import LiveStreams, event
 from iscp.page.serving.page_actions import OUTCOMES, act
 from iscp.page.serving.page_boards import BOARDS, Board, Visit, named_job
-from iscp.page.serving.page_security import FORM_FIELD, HEADERS, own_path, refuse_other_origin
+from iscp.page.serving.page_security import FORM_FIELD, GuardedAnswers, own_path, refuse_other_origin
 from iscp.page.serving.page_templates import ASSETS, address, environment
 from iscp.page.serving.page_viewers import FORM_COOKIE, Viewers, is_token
 from iscp.page.serving.viewer_calls import Viewer, ViewerClients
@@ -54,7 +54,7 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 class PageApp:
-    """The application; `starlette` is what a server runs, and `streams` its live streams."""
+    """The application; `guarded` is what a server runs, and `streams` its live streams."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PageApp:
         )
         boards = [Route(board.path, partial(self._page, board)) for board in BOARDS.values()]
         live = [Route(f"/live/{board.name}", partial(self._live, board)) for board in BOARDS.values() if board.live]
-        self.starlette = Starlette(
+        app = Starlette(
             routes=[
                 *boards,
                 *live,
@@ -93,6 +93,7 @@ class PageApp:
             exception_handlers={404: self._no_such_page, 405: self._no_such_page, Exception: self._unforeseen},
             lifespan=self._lifespan,
         )
+        self.guarded = GuardedAnswers(app)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -131,7 +132,7 @@ class PageApp:
                 except IscpError as error:
                     yield event("gone" if isinstance(error, NotAuthenticated) else "fault", str(error))
 
-            return StreamingResponse(events(), media_type="text/event-stream", headers=dict(HEADERS))
+            return StreamingResponse(events(), media_type="text/event-stream")
 
         return await self._answered(request, answer)
 
@@ -150,7 +151,7 @@ class PageApp:
                 client = self._clients.client(viewer)
                 history = client.history(job.table, job.name, account=job.account, limit=SPARK_BARS)
                 drawn = self._drawn(request, "spark.svg", {"spark": sparkline(history)})
-                headers = {**HEADERS, "cache-control": f"private, max-age={SPARK_AGE_S}", "vary": "cookie"}
+                headers = {"cache-control": f"private, max-age={SPARK_AGE_S}", "vary": "cookie"}
                 return Response(drawn, media_type=_TYPES[".svg"], headers=headers)
 
             return await self._threads.run(viewer, draw)
@@ -173,7 +174,7 @@ class PageApp:
         name = request.path_params["name"]
         if name not in self._assets:
             return self._failed(request, InvalidRequest("there is no such file", remedy="Begin at /"), 404)
-        headers = {**HEADERS, "cache-control": f"public, max-age={ASSET_AGE_S}"}
+        headers = {"cache-control": f"public, max-age={ASSET_AGE_S}"}
         return Response(self._assets[name], media_type=_TYPES[f".{name.rpartition('.')[2]}"], headers=headers)
 
     # --- who views, and what they do -----------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class PageApp:
                 await self._threads.run(entering, self._clients.client(entering).count)
             except NotAuthenticated as error:
                 return self._html(request, "login.html", {"fault": str(error), "next": target}, 401)
-            response = RedirectResponse(target, 303, dict(HEADERS))
+            response = RedirectResponse(target, 303)
             self._viewers.keep(response, token)
             return response
 
@@ -204,7 +205,7 @@ class PageApp:
     async def _logout(self, request: Request) -> Response:
         async def answer() -> Response:
             await self._form(request)
-            response = RedirectResponse("/login", 303, dict(HEADERS))
+            response = RedirectResponse("/login", 303)
             self._viewers.drop(response)
             return response
 
@@ -218,7 +219,7 @@ class PageApp:
             outcome = await self._threads.run(viewer, act, client, form.get("verb", ""), form)
             self._answers.forget(viewer)
             back = {name: form[name] for name in ("table", "name", "account") if name in form} | {"done": outcome}
-            return RedirectResponse(address("/job" if "table" in form else "/cluster", back), 303, dict(HEADERS))
+            return RedirectResponse(address("/job" if "table" in form else "/cluster", back), 303)
 
         return await self._answered(request, answer)
 
@@ -251,7 +252,7 @@ class PageApp:
                 and "text/html" in request.headers.get("accept", "")
             ):
                 here = str(request.url.path) + (f"?{request.url.query}" if request.url.query else "")
-                return RedirectResponse(address("/login", {"next": here}), 303, dict(HEADERS))
+                return RedirectResponse(address("/login", {"next": here}), 303)
             return self._failed(request, error, status_of_page(error))
         except IscpError as error:
             return self._failed(request, error, status_of_page(error))
@@ -279,7 +280,7 @@ class PageApp:
     ) -> Response:
         key, new = self._viewers.form_key(request.cookies)
         text = self._drawn(request, template, content, key)
-        response = Response(text, status, {**HEADERS, **(headers or {})}, "text/html; charset=utf-8")
+        response = Response(text, status, headers, "text/html; charset=utf-8")
         if new:
             self._viewers.keep_form_key(response, key)
         return response

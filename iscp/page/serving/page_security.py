@@ -10,6 +10,9 @@ import secrets
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from iscp.core.values.errors import InvalidRequest, NotAuthorized
 
 HEADERS: Mapping[str, str] = {
@@ -26,6 +29,24 @@ HEADERS: Mapping[str, str] = {
     "cache-control": "no-store",
 }
 """Headers of every answer; an answer that may be kept has its own `cache-control`."""
+
+
+class GuardedAnswers:
+    """An application of HTTP with HEADERS in all of its answers, its framework's own redirects and errors too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
 
 FORM_FIELD = "form_key"
 """The field of a form that has to hold what FORM_COOKIE holds, which another site can neither read nor set."""

@@ -163,7 +163,7 @@ class PageServer:
             return context
 
         return uvicorn.Config(
-            app.starlette,
+            app.guarded,
             http=PageConnection,
             ws="none",
             lifespan="on",

@@ -32,7 +32,7 @@ def browser(cluster: ViewedCluster, authentication: bool = False, **given: Any) 
     viewers = Viewers(authentication, ("lake.example",), tls=False)
     app = PageApp(cluster, HeldAnswers(cluster, clock), viewers, clock, "demo", "iscp-0")
     options: dict[str, Any] = {"base_url": "http://127.0.0.1", "headers": {"accept": "text/html"}, **given}
-    return TestClient(app.starlette, follow_redirects=False, **options)
+    return TestClient(app.guarded, follow_redirects=False, **options)
 
 
 def hostile_job() -> JobView:
@@ -65,6 +65,20 @@ def test_every_board_is_a_page(board: Any) -> None:
     assert answer.text.count("<h1>") == 1
     ids = re.findall(r' id="([^"]*)"', answer.text)
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/cluster/", 307), ("/login", 200), ("/nothing", 404), ("/assets/page.css", 200)]
+)
+def test_every_answer_has_the_headers_that_guard_it(path: str, status: int) -> None:
+    """The redirect of an address with a slash too many is the framework's own."""
+    with browser(ViewedCluster()) as client:
+        answer = client.get(path)
+    assert answer.status_code == status
+    own = {"cache-control"} if "assets" in path else set()
+    assert {name: answer.headers[name] for name in HEADERS if name not in own} == {
+        name: value for name, value in HEADERS.items() if name not in own
+    }
 
 
 def test_the_freshness_board_shows_lag_against_target_lag() -> None:
@@ -272,7 +286,7 @@ def test_a_script_that_is_not_known_is_refused_without_a_login() -> None:
 def test_behind_tls_cookies_never_go_without_it() -> None:
     clock, cluster = FakeClock(), ViewedCluster(tokens={"good"})
     app = PageApp(cluster, HeldAnswers(cluster, clock), Viewers(True, (), tls=True), clock, "", "n")
-    with TestClient(app.starlette, base_url="https://127.0.0.1", follow_redirects=False) as client:
+    with TestClient(app.guarded, base_url="https://127.0.0.1", follow_redirects=False) as client:
         answer = client.get("/login")
     assert "Secure" in answer.headers["set-cookie"]
 
