@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import IscpError, TemporaryError
+from iscp.page.serving.value_size import bytes_of
 from iscp.page.serving.viewer_calls import Viewer, ViewerClients
 from iscp.ports.system import Clock
 
@@ -25,6 +26,11 @@ T = TypeVar("T")
 
 ANSWERS_MAX = 48
 """Answers that are held, of all viewers; for one more the answer that was unused for longest is dropped."""
+
+BYTES_MAX = 256 * 1024**2
+"""Bytes that all of these may take together; beyond them the answers that were unused for longest are dropped. One that
+alone has more is held alone.
+"""
 
 FRESH_S = 2.0
 """Seconds for which an answer counts as new, at least."""
@@ -59,15 +65,17 @@ class _Held:
     answer: HeldAnswer[Any] | None = None
     taken_s: float = 0.0
     cost_s: float = 0.0
+    bytes: int = 0
     under_way: bool = False
 
 
 class HeldAnswers:
     """The answers by viewer and by what was fetched; several threads may use it. `close` waits for no fetch."""
 
-    def __init__(self, clients: ViewerClients, clock: Clock) -> None:
+    def __init__(self, clients: ViewerClients, clock: Clock, bytes_max: int = BYTES_MAX) -> None:
         self._clients = clients
         self._clock = clock
+        self._bytes_max = bytes_max
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="iscp-page-list")
@@ -110,6 +118,17 @@ class HeldAnswers:
                 self._held.popitem(last=False)
             return held
 
+    def _make_room(self, held: _Held) -> None:
+        """Drop the answers that were unused for longest, but not `held`, until the others fit."""
+        with self._lock:
+            left = self._bytes_max - sum(each.bytes for each in self._held.values())
+            for place, each in list(self._held.items()):
+                if left >= 0:
+                    return
+                if each is not held:
+                    left += each.bytes
+                    del self._held[place]
+
     def _fetch_behind(self, held: _Held, viewer: Viewer, fetch: Callable[[Client], object]) -> None:
         with self._lock:
             if held.under_way:
@@ -137,12 +156,14 @@ class HeldAnswers:
         begun_s = self._clock.monotonic_s()
         try:
             held.answer = HeldAnswer(fetch(self._clients.client(viewer)), self._clock.now_s())
+            held.bytes = bytes_of(held.answer)
+            self._make_room(held)
         except TemporaryError as error:
             if held.answer is None:
                 raise
             held.answer = replace(held.answer, fault=str(error))
         except IscpError:
-            held.answer = None  # who may not see it any more is refused by the next page too
+            held.answer, held.bytes = None, 0  # who may not see it any more is refused by the next page too
             raise
         held.taken_s = self._clock.monotonic_s()
         held.cost_s = held.taken_s - begun_s

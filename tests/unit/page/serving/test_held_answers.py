@@ -17,6 +17,38 @@ from tests.fakes.waiting import until
 ANA, BEN = Viewer("ana"), Viewer("ben")
 
 
+LONG = 1_000_000
+
+
+def test_answers_take_no_more_memory_than_they_may() -> None:
+    """Those that were unused for longest go; one that is too large by itself is still shown."""
+    cluster, clock = ViewedCluster(), FakeClock()
+    answers = HeldAnswers(cluster, clock, bytes_max=3 * LONG + LONG // 2)
+    fetched = list[str]()
+
+    def shown(what: str, chars: int = LONG) -> str:
+        def fetch(client: object) -> tuple[str, ...]:
+            fetched.append(what)
+            return ("x" * chars,)
+
+        return answers.newest(ANA, what, fetch).value[0]
+
+    for what in ("a", "b", "c", "a", "d"):
+        assert len(shown(what)) == LONG
+    assert fetched == ["a", "b", "c", "d"]
+    shown("b")  # it was unused for longest when d came, and drives out c
+    shown("a")
+    shown("d")
+    assert fetched[4:] == ["b"]
+    shown("c")
+    assert fetched[5:] == ["c"]
+    assert len(shown("e", 9 * LONG)) == 9 * LONG
+    shown("e")
+    assert fetched[6:] == ["e"]
+    shown("d")
+    assert fetched[7:] == ["d"]
+
+
 def made(**given: object) -> tuple[ViewedCluster, FakeClock, HeldAnswers]:
     cluster, clock = ViewedCluster([job_view(1)], **given), FakeClock()  # type: ignore[arg-type]
     return cluster, clock, HeldAnswers(cluster, clock)
