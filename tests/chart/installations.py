@@ -59,6 +59,7 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
             "tolerations": [{"key": "etcd", "operator": "Exists", "effect": "NoSchedule"}],
         },
         "gateway": {"enabled": True, "port": 80},
+        "page": {"enabled": True, "port": 8080},
         "metrics": {
             "enabled": True,
             "clients": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}],

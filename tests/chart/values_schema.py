@@ -16,7 +16,16 @@ from tests.chart.values_file import Value
 
 SET_BY_THE_CHART = frozenset(
     {
-        *("node_id", "listen", "advertise", "data_dir", "gateway.listen", "health.listen", "metrics.listen"),
+        *(
+            "node_id",
+            "listen",
+            "advertise",
+            "data_dir",
+            "gateway.listen",
+            "page.listen",
+            "health.listen",
+            "metrics.listen",
+        ),
         *("security.tls.ca_file", "security.tls.cert_file", "security.tls.key_file"),
         *("etcd.endpoints", "etcd.user", "etcd.password", "etcd.ca_file", "etcd.cert_file", "etcd.key_file"),
     }
@@ -111,12 +120,13 @@ RULES: Mapping[str, Schema] = {
     "service.port": _PORT,
     "service.annotations": _TEXTS,
     "gateway.port": _PORT,
+    "page.port": _PORT,
     "metrics.clients": _items((), _PEERS),
     "metrics.serviceMonitor.interval": {"pattern": "^[0-9]+(s|m)$"},
     "metrics.serviceMonitor.labels": _TEXTS,
     "metrics.rules.labels": _TEXTS,
     "metrics.dashboard.labels": _TEXTS,
-    "ingress.port": {"enum": ["grpc", "http"]},
+    "ingress.port": {"enum": ["grpc", "http", "page"]},
     "ingress.annotations": _TEXTS,
     "jobs": _items(["table", "name"], {"table": _NAME, "name": _NAME}, others=True),
     "views.tables": _TEXTS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,35 @@ def test_an_ingress_leads_to_the_service_by_a_port_that_it_has() -> None:
     assert rendered("smallest").of("Ingress") == []
 
 
+def test_the_page_is_reached_by_the_service_and_the_ingress() -> None:
+    chart = render(
+        {
+            **SMALLEST,
+            "config": {**SMALLEST["config"], "page": {"hosts": ["lake.internal"]}},
+            "page": {"enabled": True},
+            "ingress": {"enabled": True, "host": "lake.example", "port": "page"},
+            "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "nginx"}}}]},
+        }
+    )
+    page = tomllib.loads(chart.only("ConfigMap", "node")["data"]["node.toml"])["page"]
+    assert page == {"listen": "0.0.0.0:7432", "hosts": ["lake.internal", "lake.example"]}
+    (port,) = (each for each in chart.container()["ports"] if each["name"] == "page")
+    assert page["listen"].endswith(f":{port['containerPort']}")
+    (rule,) = chart.only("Ingress")["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    (service,) = (each for each in chart.of("Service", "node") if each["metadata"]["name"] == backend["name"])
+    assert {"page": 7432}.items() <= {each["name"]: each["port"] for each in service["spec"]["ports"]}.items()
+    allowed = chart.only("NetworkPolicy", "node")["spec"]["ingress"]
+    (rule,) = (each for each in allowed if "page" in {one["port"] for one in each["ports"]})
+    assert {"podSelector": {"matchLabels": {"app": "nginx"}}} in rule["from"]
+    assert "page" not in tomllib.loads(rendered("smallest").only("ConfigMap", "node")["data"]["node.toml"])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"ingress": {"enabled": True, "host": "h", "port": "http"}}, "gateway.enabled is false"),
+        ({"ingress": {"enabled": True, "host": "h", "port": "page"}}, "page.enabled is false"),
         ({"ingress": {"enabled": True, "host": "h"}}, "networkPolicy.clients is empty"),
         (
             {"views": {"sql": "CREATE MATERIALIZED VIEW v AS SELECT 1"}, "apply": {"tokenSecret": "t"}},

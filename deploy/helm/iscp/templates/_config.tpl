@@ -20,6 +20,13 @@
 {{- if .Values.gateway.enabled -}}
   {{- $own = set $own "gateway" (dict "listen" "0.0.0.0:7480") -}}
 {{- end -}}
+{{- if .Values.page.enabled -}}
+  {{- $hosts := dig "hosts" (list) (.Values.config.page | default dict) -}}
+  {{- if and .Values.ingress.enabled (eq .Values.ingress.port "page") -}}
+    {{- $hosts = append $hosts .Values.ingress.host | uniq -}}
+  {{- end -}}
+  {{- $own = set $own "page" (dict "listen" "0.0.0.0:7432" "hosts" $hosts) -}}
+{{- end -}}
 {{- if .Values.metrics.enabled -}}
   {{- $own = set $own "metrics" (dict "listen" "0.0.0.0:9464") -}}
 {{- end -}}
@@ -101,6 +108,9 @@
     {{- end -}}
     {{- if and (eq .port "http") (not $.Values.gateway.enabled) -}}
       {{- fail "ingress.port is http, and gateway.enabled is false: set it, or ingress.port=grpc" -}}
+    {{- end -}}
+    {{- if and (eq .port "page") (not $.Values.page.enabled) -}}
+      {{- fail "ingress.port is page, and page.enabled is false: set it, or ingress.port=grpc" -}}
     {{- end -}}
     {{- if and $.Values.networkPolicy.enabled (not $.Values.networkPolicy.clients) -}}
       {{- fail "ingress.enabled is true, and networkPolicy.clients is empty: name there the pods of the ingress controller, which reach no node otherwise" -}}
