@@ -24,10 +24,13 @@ from iscp.cli.node.data_directory import Layout, Ports, data_faults, lack_of_roo
 from iscp.cli.node.supervised_process import SupervisedProcess
 from iscp.cli.node.wait_notice import awaited_of
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig, PageConfig
-from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
+from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, Unavailable
 from iscp.ports.system import Clock
 
 HOST = "127.0.0.1"
+
+PORT_MAX = 65_535
+"""The greatest number of a TCP port."""
 
 FIRST_FAILURES_MAX = 3
 """Ends of a node before it ever served; then `iscp up` gives up, as it would not do better the next time."""
@@ -39,6 +42,9 @@ HEALTH_TIMEOUT_S = 1.0
 """Seconds that a node may take to answer whether it serves; then it counts as one that does not."""
 
 _OURS = ("node_id", "listen", "advertise", "data_dir", "log.uri", "etcd.endpoints", "page.listen")
+
+_PORTS_OF_ALL = ("metrics.listen", "gateway.listen", "health.listen")
+"""Settings that a variable gives all nodes, and that no two nodes of a machine can share."""
 
 
 @dataclass(slots=True)
@@ -72,9 +78,10 @@ class LocalCluster:
             with data_faults(self.layout.root):
                 self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
             # A node would say the same, and be started again and again.
-            config = check_files(load_settings(self.layout.config(node_id), node_environ(self.environ)), self.environ)
+            environ = node_environ(self.environ, number)
+            config = check_files(load_settings(self.layout.config(node_id), environ), self.environ)
             self._tls = certificate_watch(config)
-            self._nodes.append(SupervisedProcess(node_id, self._starter(node_id)))
+            self._nodes.append(SupervisedProcess(node_id, self._starter(node_id, number)))
         with self._room_blamed(), data_faults(self.layout.root):
             self._etcd.child = self._start_etcd(wait=True, on_wait=on_wait)
             self._etcd.started_s = self.clock.monotonic_s()
@@ -172,9 +179,9 @@ class LocalCluster:
         ports = self.ports.etcd_client, self.ports.etcd_peer
         return EtcdServer.start(self.layout.etcd, *ports, clock=self.clock, wait=wait, on_wait=on_wait).child
 
-    def _starter(self, node_id: str) -> Callable[[], subprocess.Popen[bytes]]:
+    def _starter(self, node_id: str, number: int) -> Callable[[], subprocess.Popen[bytes]]:
         command = self.node_command(self.layout.config(node_id))
-        environ = node_environ(self.environ)
+        environ = node_environ(self.environ, number)
         return lambda: spawn(command, self.layout.node_log(node_id), environ, death_signal=signal.SIGKILL)
 
 
@@ -190,10 +197,29 @@ def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> 
     )
 
 
-def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without what is a node's own."""
-    ours = {variable(path) for path in _OURS}
-    return {name: value for name, value in environ.items() if name not in ours}
+def node_environ(environ: Mapping[str, str], number: int = 0) -> dict[str, str]:
+    """Return `environ` for the `number`th node, without what is a node's own.
+
+    A port that a variable names is the first node's; each further node has the next one. Raises ConfigurationError
+    where there is no such port.
+    """
+    ours, shared = ({variable(path) for path in paths} for paths in (_OURS, _PORTS_OF_ALL))
+    given = {name: value for name, value in environ.items() if name not in ours}
+    return {name: _next_port(name, value, number) if name in shared else value for name, value in given.items()}
+
+
+def _next_port(name: str, address: str, number: int) -> str:
+    """Return HOST:PORT with the port of the `number`th node; what is no such address is left to its own check."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal() or not int(port) or not number:
+        return address
+    if int(port) + number > PORT_MAX:
+        raise ConfigurationError(
+            f"{address} leaves no port for node {number}, which would have {int(port) + number}",
+            about=name,
+            remedy="Give a lower port, or port 0 for free ones",
+        )
+    return f"{host}:{int(port) + number}"
 
 
 def node_command(config: Path) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory, lack_of_room
-from iscp.cli.node.local_cluster import LocalCluster
+from iscp.cli.node.local_cluster import LocalCluster, node_environ
 from iscp.cli.node.supervised_process import BACKOFF_CAP_S, SETTLED_S, SupervisedProcess
 from iscp.core.values.errors import ConfigurationError
 from tests.fakes.clock import FakeClock
@@ -150,3 +150,20 @@ def test_a_directory_has_one_holder_at_a_time(tmp_path: Path) -> None:
         pass
     with hold_directory(layout):
         pass
+
+
+@pytest.mark.parametrize("setting", ["ISCP_METRICS__LISTEN", "ISCP_GATEWAY__LISTEN", "ISCP_HEALTH__LISTEN"])
+def test_each_node_has_a_port_of_its_own_of_one_that_a_variable_names(setting: str) -> None:
+    environ = {setting: "127.0.0.1:9464", "ISCP_NODE_ID": "mine", "OTHER": "127.0.0.1:9464"}
+    given = [node_environ(environ, number) for number in range(3)]
+    assert [each[setting] for each in given] == ["127.0.0.1:9464", "127.0.0.1:9465", "127.0.0.1:9466"]
+    assert {each["OTHER"] for each in given} == {"127.0.0.1:9464"}
+    assert not any("ISCP_NODE_ID" in each for each in given)
+    with pytest.raises(ConfigurationError, match="no port for node 2") as refused:
+        node_environ({setting: "127.0.0.1:65534"}, 2)
+    assert refused.value.field == setting
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "", "nonsense", "9464", "h:²"])
+def test_a_free_port_and_what_is_no_address_stay_as_they_are(address: str) -> None:
+    assert node_environ({"ISCP_METRICS__LISTEN": address}, 2)["ISCP_METRICS__LISTEN"] == address
