@@ -21,6 +21,7 @@ from iscp.cli.shell.arguments import (
     LIMIT,
     TABLE,
     VERSION,
+    WholeNumber,
     account_option,
     anywhere,
     invocation,
