@@ -64,14 +64,14 @@ def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> No
     how far it has come. A job comes after those whose targets it reads; where one fails, those that read it are
     skipped.
 
-    Exit status 0; 1 if a job failed; 2 if nothing was begun, as the files or the command are wrong; 130 after Ctrl-C:
-    what is committed by then stays, and the next run goes on from there.
+    Exit status 0; 1 if a job failed, or the files are wrong, and then nothing was begun; 130 after Ctrl-C: what is
+    committed by then stays, and the next run goes on from there.
     """
     try:
         status = _run(invocation, paths, **options)
     except IscpError as error:  # of the files, or of what was given besides: nothing was begun
         show_error(error, invocation.output)
-        status = ExitStatus.WRONG_USAGE
+        status = ExitStatus.FAILED
     sys.exit(status)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ def read_run_files(
 def _files(path: str) -> list[str]:
     """Return the file or project that a path names, or the files of a directory."""
     given = Path(path)
-    if path == "-" or not given.is_dir() or any((given / name).is_file() for name in PROJECT_FILES):
+    if path == "-" or not os.path.isdir(path) or any((given / name).is_file() for name in PROJECT_FILES):
         return [path]
     found = sorted(str(each) for each in given.rglob("*") if each.suffix in (SQL_SUFFIX, *SUFFIXES) and each.is_file())
     if not found:
@@ -66,4 +67,4 @@ def _files(path: str) -> list[str]:
 
 def _is_project(path: str) -> bool:
     given = Path(path)
-    return given.name in (*PIPELINE_FILES, _MANIFEST) or given.is_dir()
+    return given.name in (*PIPELINE_FILES, _MANIFEST) or os.path.isdir(path)

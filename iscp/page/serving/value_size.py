@@ -38,7 +38,8 @@ def _parts_of(value: Any) -> Any:
         return (*value.keys(), *value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return value
-    return _getter(type(value))(value) if is_dataclass(value) else ()
+    kind: type = type(value)
+    return _getter(kind)(value) if is_dataclass(value) else ()
 
 
 @cache

@@ -73,9 +73,8 @@ class IterationMeter:
             try:
                 self._size = self._count()
             except IscpError as error:
-                named = {"table": self.iteration.table_uri, "account": self.iteration.account}
-                named |= logged_jobs(self.iteration.jobs)
-                log.info("iteration.size_unknown", extra={**named, "error": str(error)})
+                named = {"table": self.iteration.table_uri, "account": self.iteration.account, "error": str(error)}
+                log.info("iteration.size_unknown", extra={**named, **logged_jobs(self.iteration.jobs)})
                 self._size = TableSize(UNKNOWN, UNKNOWN)
         rows, size = (self._size.rows, self._size.bytes) if self._size else (UNKNOWN, UNKNOWN)
         if self._size is None and self._ranges:

@@ -192,14 +192,15 @@ def check(shell: Shell, program: str, argv: Sequence[str], *, wrong: bool) -> Sa
     assert all(text.isprintable() for text in said.err.splitlines()), said
     assert len(said.err) < 10_000, said
     if said.err.startswith("{"):
-        _check_object(said)
+        for line in said.err.splitlines():  # files are refused with all their faults
+            _check_object(said, line)
     elif said.status != ExitStatus.NOT_FRESH:  # what was found is an answer
         _check_lines(said)
     return said
 
 
-def _check_object(said: Said) -> None:
-    error = json.loads(said.err)["error"]
+def _check_object(said: Said, line: str) -> None:
+    error = json.loads(line)["error"]
     assert set(error) == {"code", "name", "field", "message", "remedy"}
     assert error["message"], said
     assert error["name"] != "INTERNAL", said
@@ -207,11 +208,14 @@ def _check_object(said: Said) -> None:
 
 
 def _check_lines(said: Said) -> None:
-    assert len(ERROR.findall(said.err)) == 1, said
+    if said.status == ExitStatus.WRONG_USAGE and said.err.startswith("Usage: ") and "\nCommands:\n" in said.err:
+        return  # a group without a command shows its help
+    faults = len(ERROR.findall(said.err))
+    assert faults >= 1, said
     assert "unforeseen" not in said.err
     if said.err.startswith("error: "):
-        assert "  remedy: " in said.err, said
-        assert "  field: " in said.err or said.status == 3, said
+        assert said.err.count("  remedy: ") == faults, said
+        assert said.err.count("  field: ") == faults or said.status == 3, said
 
 
 def tried(program: str, leaf: Leaf) -> bool:
@@ -244,7 +248,8 @@ def test_what_is_missing_and_what_is_too_much_is_wrong_usage(shell: Shell, progr
                 assert said.status == 2, said
         for extra in (["--nope\x1b[31m", "x"], *([["a", "b", "c\x1b[31m"]] if not leaf.command.params else [])):
             assert check(shell, program, line(leaf, values, *extra), wrong=True).status == 2
-        assert check(shell, program, [*line(leaf, values), "a", "b", "c\x1b[31m"], wrong=True).status == 2
+        if not any(param.nargs == -1 for param in leaf.command.params):
+            assert check(shell, program, [*line(leaf, values), "a", "b", "c\x1b[31m"], wrong=True).status == 2
     for words in {leaf.words[:-1] for leaf in leaves(GROUPS[program])}:
         assert check(shell, program, [*words, "nope\x1b[31m"], wrong=True).status == 2
 
