@@ -24,8 +24,8 @@ from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.system.clock import SystemClock
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.settings import variable
-from iscp.bootstrap.shard_parts import engine_of
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
@@ -80,7 +80,8 @@ class Pipeline:
     def __init__(self, root: Path | str, runtime: SparkAccess, small_bytes_max: int | None = None) -> None:
         self.root = root
         self.small_bytes_max = direct_bytes_max() if small_bytes_max is None else small_bytes_max
-        self.engine = cast(SparkEngine, engine_of(runtime))
+        tables = TableAccess(runtime, SystemClock(), ScriptedFailpoints(), self.small_bytes_max)
+        self.engine = cast(SparkEngine, tables.engine())
         self.by_spark = table_opener(runtime.root)
         self.load_state, self.list_files = state_loader(runtime.root), file_lister(runtime.root)
         self.source = f"{root}/source"
