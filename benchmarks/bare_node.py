@@ -41,7 +41,8 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.adapters.tls.node_certificates import certificate_watch
-from iscp.bootstrap.access_parts import compose_access, compose_places
+from iscp.bootstrap.access_parts import compose_access
+from iscp.bootstrap.foundation import compose_places
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.settings import load_settings

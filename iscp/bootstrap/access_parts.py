@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import grpc
 
 from iscp.adapters.delta.joblog.audit_table import AuditTable
-from iscp.adapters.delta.storage.action_paths import REACH
-from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.tokens.token_store import EtcdTokens
@@ -19,13 +17,11 @@ from iscp.adapters.etcd.tokens.token_watch import TokenWatch
 from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.oidc.jwks_source import HttpJwks
-from iscp.core.access.account_roots import AccountRoots
 from iscp.core.access.role_authorizer import RoleAuthorizer
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.system import Clock
 from iscp.runtime.access.audit_writer import AuditWriter
 from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers
-from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.access.provider_keys import ProviderKeys
 from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.loop.threads import THREADS
@@ -45,15 +41,6 @@ class AccessSide:
     beside: Sequence[RunsBesideOwner] = ()
     counters: Callable[[], Mapping[str, int]] = dict
     callers: KnownCallers | None = None
-
-
-def compose_places(config: NodeConfig) -> PlaceGuard:
-    """Return the guard that restricts the tables of each account's jobs to its roots, and the files that their logs
-    name.
-    """
-    by_account = {account: each.roots for account, each in config.accounts.items() if each.roots}
-    REACH.limit([*by_account.values()])
-    return PlaceGuard(AccountRoots(by_account, config.security.cluster_account), followed_places, followed_root)
 
 
 def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> AccessSide:

@@ -15,7 +15,6 @@ from iscp.core.values.setting_faults import SettingFault
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
 from iscp.index.embedding.embedding_attempts import Patience
 from iscp.index.embedding.embedding_services import EmbeddingServices
-from iscp.index.embedding.openai_embedder import read_key
 from iscp.index.embedding.vector_cache import VectorCache
 from iscp.ports.system import Clock
 
@@ -43,6 +42,8 @@ def _services(registry: EmbedderRegistry, config: EmbeddingConfig, clock: Clock)
 
 def embedder_key_faults(config: NodeConfig) -> Iterator[SettingFault]:
     """Yield a fault for every file that is to hold an embedder's key and does not."""
+    from iscp.index.embedding.openai_embedder import read_key
+
     for name, each in config.embedders.items():
         if each.key_file:
             try:

@@ -6,10 +6,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from iscp import __version__
 from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
 from iscp.adapters.delta.spark.spark_access import SparkAccess
+from iscp.adapters.delta.storage.action_paths import REACH
+from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.node_meter import node_meter
 from iscp.adapters.tls.certificate_watch import CertificateWatch
@@ -19,11 +22,15 @@ from iscp.bootstrap.lineage_parts import LineageSide, compose_lineage
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.tracing_parts import TracingSide, compose_tracing
 from iscp.consumers.index.index_services import IndexServices
+from iscp.core.access.account_roots import AccountRoots
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.ports.system import NO_METER, Failpoints, Meter
-from iscp.runtime.node.node import Closes
+from iscp.runtime.access.place_guard import PlaceGuard
+
+if TYPE_CHECKING:
+    from iscp.runtime.node.node import Closes
 
 log = logging.getLogger(__name__)
 
@@ -97,3 +104,12 @@ class Foundation:
     def counters(self) -> Mapping[str, int]:
         """Return what is counted of telemetry; empty where nothing is sent."""
         return {**self.tracing.counters(), **self.lineage.counters()}
+
+
+def compose_places(config: NodeConfig) -> PlaceGuard:
+    """Return the guard that restricts the tables of each account's jobs to its roots, and the files that their logs
+    name.
+    """
+    by_account = {account: each.roots for account, each in config.accounts.items() if each.roots}
+    REACH.limit([*by_account.values()])
+    return PlaceGuard(AccountRoots(by_account, config.security.cluster_account), followed_places, followed_root)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iscp import __version__
 from iscp.adapters.delta.log.column_types import read_column_types
@@ -21,9 +21,10 @@ from iscp.core.settings.config import NodeConfig
 from iscp.core.values.untrusted_values import error_text
 from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Clock
-from iscp.runtime.node.node import Closes
 from iscp.runtime.worker.lineage_runner import LineageRunner
-from iscp.views.analysis.job_lineage import JobLineage
+
+if TYPE_CHECKING:
+    from iscp.runtime.node.node import Closes
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ def compose_lineage(config: NodeConfig, clock: Clock) -> LineageSide:
         receive, at_once, linger_s = partial(post_events, HttpTarget(lineage.url, headers, "application/json")), 1, 0.0
     else:
         receive, at_once, linger_s = partial(append_events, lineage.path), EVENTS_AT_ONCE_MAX, EVENTS_LINGER_S
+    from iscp.views.analysis.job_lineage import JobLineage
+
     describe = JobLineage(read_column_types, clock).known_tables
     emitter = EventEmitter(lineage.namespace or config.cluster, __version__)
     bounds = SenderBounds(EVENTS_WAITING_MAX, at_once, linger_s, EVENTS_ATTEMPTS_MAX, EVENTS_PAUSE_S)

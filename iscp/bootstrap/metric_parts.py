@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from iscp.adapters.delta.spark.jvm_heap import JvmHeap
 from iscp.adapters.system.process_memory import resident_bytes
-from iscp.bootstrap.access_parts import AccessSide, compose_places
+from iscp.bootstrap.access_parts import AccessSide
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination
-from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.foundation import Foundation, compose_places
 from iscp.bootstrap.shard_parts import ShardEngine
 from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.builds.builder_access import BuilderAccess

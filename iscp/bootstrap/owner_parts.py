@@ -13,10 +13,9 @@ from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.adapters.webhook.http_post import webhooks_of
-from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination
-from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.foundation import Foundation, compose_places
 from iscp.bootstrap.search_parts import compose_search
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.build_service import OwnerBuilds

@@ -10,8 +10,7 @@ from typing import get_args
 from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
-from iscp.bootstrap.access_parts import compose_places
-from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.foundation import Foundation, compose_places
 from iscp.bootstrap.iteration_parts import LOG_PROBES, TableAccess
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.protocol.effects import ShardOrder

@@ -6,23 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
-
 from iscp import __version__
 from iscp.adapters.delta.log.commit_head import read_commit_trace
-from iscp.adapters.grpc.admin.traced_calls import TracedCalls
 from iscp.adapters.telemetry.http_target import HttpTarget, read_headers
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError
 from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Clock
 from iscp.ports.tracing import NO_TRACER, Tracer
-from iscp.runtime.node.node import Closes
 from iscp.runtime.worker.noticed_commits import NoticedCommits
 from iscp.runtime.worker.traced_runner import TracedRunner
 
 if TYPE_CHECKING:
+    import grpc
+
     from iscp.adapters.telemetry.otel_tracer import OtelTracer
+    from iscp.runtime.node.node import Closes
 
 CLOSE_WAIT_S = 3.0
 """Seconds that a stopping node waits for the receiver of its last spans; then they are dropped, and counted."""
@@ -37,7 +36,11 @@ class TracingSide:
 
     @property
     def interceptors(self) -> Sequence[grpc.ServerInterceptor]:
-        return [TracedCalls(self.tracer)] if self.recorder is not None else []
+        if self.recorder is None:
+            return []
+        from iscp.adapters.grpc.admin.traced_calls import TracedCalls
+
+        return [TracedCalls(self.tracer)]
 
     @property
     def connections(self) -> Sequence[Closes]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.spark.cached_frame import cached, release
+from iscp.adapters.system.late_imports import F
 from iscp.core.sql.sql_names import OP, quoted
 
 if TYPE_CHECKING:

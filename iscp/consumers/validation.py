@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-import sqlglot
-from sqlglot import exp
-
+from iscp.adapters.system.late_imports import exp, sqlglot
 from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_bounds import refuse_unbounded, too_deep

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from iscp.adapters.system.late_imports import A, F
 from iscp.changefeed.model.feed_ports import FeedCommit, FeedSink
 from iscp.changefeed.table.widening import lost_names
 from iscp.consumers.validation import unwritable_name
@@ -62,7 +61,7 @@ class ChangefeedConsumer(RangedConsumer):
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Make the feed, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
-        schema = to_arrow_schema(source.schema)
+        schema = A.to_arrow_schema(source.schema)
         by_name = {name.lower(): name for name in schema.names}
         chosen = [schema.field(by_name[name.lower()]).with_name(name) for name in self._spec.columns]
         row = _row_schema(pa.schema(chosen) if chosen else schema)
@@ -76,7 +75,7 @@ class ChangefeedConsumer(RangedConsumer):
         tail = retriever.data_type is DataType.TAIL
         first = retriever.next() if tail else None
         row = _row_schema(
-            first[0].schema if first else pa.schema([]) if tail else to_arrow_schema(retriever.inserts.schema)
+            first[0].schema if first else pa.schema([]) if tail else A.to_arrow_schema(retriever.inserts.schema)
         )
         with self._begin(row) as commit:
             if row.names:
@@ -114,7 +113,7 @@ class ChangefeedConsumer(RangedConsumer):
         here.
         """
         staged = self._sink.staged_rows(context.session, manifests) if manifests else None
-        row = _row_schema(pa.schema([]) if staged is None else to_arrow_schema(staged.schema))
+        row = _row_schema(pa.schema([]) if staged is None else A.to_arrow_schema(staged.schema))
         rows = 0
         with self._begin(row) as commit:
             if commit.touched:

@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Window
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
@@ -20,8 +18,8 @@ from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.arrow_frame import spark_schema
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.system.late_imports import F
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
-from iscp.changefeed.spark.bulk_write import FeedStamp, write_ordered
 from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
@@ -171,6 +169,8 @@ class DeltaFeedCommit:
         """Sort and write each shard by all cores; return the number of rows. Shards without rows move too, as in
         `commit`.
         """
+        from iscp.changefeed.spark.bulk_write import FeedStamp, write_ordered
+
         table, total = self._table, 0
         order = [F.col(quoted(name)).asc() for name in table.description.key]
         for shard, seen in self._seen.items():
@@ -223,6 +223,8 @@ def _named(rows: DataFrame, key: Sequence[Column]) -> DataFrame:
     """Return each row as often as it has changed, with its `_change_type`; a key with one row before and one now is
     updated.
     """
+    from pyspark.sql import Window
+
     of_key = Window.partitionBy(*key)
     before, now = (F.sum(F.greatest(F.col(_COUNT) * sign, F.lit(0))).over(of_key) for sign in (-1, 1))
     is_new, updated = F.col(_COUNT) > 0, (before == 1) & (now == 1)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
+from iscp.adapters.system.late_imports import A
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_rows import BATCH_ROWS_MAX, SHARED_KEY, index_tables
 from iscp.consumers.index.staged_rows import IndexRowStager
@@ -87,7 +87,7 @@ class IndexConsumer(Consumer):
                 if position_of(commit.get(self._record)).source_id != context.source_id:
                     commit.apply(NOTHING_APPLIED, 0.0)
                 return self.commit_record(context, commit, Watermark())
-        schema = self._plan.schema(to_arrow_schema(source.schema), self._plan.dimension)
+        schema = self._plan.schema(A.to_arrow_schema(source.schema), self._plan.dimension)
         record = self._next_record(context, Watermark())
         context.guard.check()
         self._store.create(schema, replace(self._head(), records={self._record: record.to_json()}))
@@ -143,7 +143,7 @@ class IndexConsumer(Consumer):
         """Return whether ranges may be staged, once the index has the columns that their rows are to have."""
         rows = Rows(lambda: source)
         dimension = self._plan.dimension or self._plan.dimension_in_rows(rows)
-        schema = self._plan.schema(to_arrow_schema(source.schema), dimension)
+        schema = self._plan.schema(A.to_arrow_schema(source.schema), dimension)
         index = self._store.open()
         if index.dataset.schema.equals(schema):
             return True
@@ -259,7 +259,7 @@ class IndexConsumer(Consumer):
             if shared is not None:
                 own, letters = shared.split(rows.frame, self._spec.key)
                 rows = Rows(lambda: own)
-            arrow_schema = to_arrow_schema(rows.frame.schema) if rows.table is None else rows.table.schema
+            arrow_schema = A.to_arrow_schema(rows.frame.schema) if rows.table is None else rows.table.schema
             dimension = self._plan.dimension or self._plan.dimension_in_rows(rows)
             schema = self._plan.schema(arrow_schema, dimension)
             known = self.stored_vectors(index)

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
-
 from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.arrow_frame import columns_of, frame_of_arrow
 from iscp.adapters.delta.spark.cached_frame import cached, release
+from iscp.adapters.system.late_imports import F, T
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import DeadLetterBox
 from iscp.consumers.shared_keys import differing, find_shared_keys
@@ -192,7 +190,7 @@ class ReplicaConsumer(Consumer):
 
     def _refuse_unlike(self, rows: Rows) -> None:
         """Refuse changes, with OP, whose columns the target does not have."""
-        schema = StructType([field for field in columns_of(rows).fields if field.name != OP])
+        schema = T.StructType([field for field in columns_of(rows).fields if field.name != OP])
         fits = self._sink.schema_matches if self._spec.key else self._sink.takes
         if not fits(schema.json()):
             raise ChangesUnavailableError("the source's columns are not the target's any more")
@@ -237,12 +235,12 @@ class ReplicaConsumer(Consumer):
 
         return rows.transformed(lambda frame: frame.select(*[F.col(quoted(name)) for name in wanted]), of_table)
 
-    def _selected(self, schema: StructType) -> StructType:
+    def _selected(self, schema: T.StructType) -> T.StructType:
         """Return the job's columns of these, as `_select` does."""
         fields = {field.name.lower(): field for field in schema.fields}
         wanted = [(name, fields[name.lower()]) for name in self._spec.columns]
-        named = [StructField(name, field.dataType, field.nullable, field.metadata) for name, field in wanted]
-        return StructType(named) if named else schema
+        named = [T.StructField(name, field.dataType, field.nullable, field.metadata) for name, field in wanted]
+        return T.StructType(named) if named else schema
 
     def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
         return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.column_kinds import comparable, same_values
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.cached_frame import cached, release
+from iscp.adapters.system.late_imports import F
 from iscp.consumers.view.table_rewrite import (
     are_many,
     copies,

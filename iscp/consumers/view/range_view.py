@@ -14,11 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_errors import concerns_values, reading_changes, translating
+from iscp.adapters.system.late_imports import E, F, T
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.view_consumer import ViewConsumer
 from iscp.core.build.build_request import BuildId
@@ -95,7 +93,7 @@ class RangeBuiltView(ViewConsumer):
             query = self._query(context, end)
             try:
                 consumed = self._publish(context, query, end, manifests, terms)
-            except (EngineError, PySparkException, Py4JJavaError) as error:
+            except (EngineError, E.PySparkException, Py4JJavaError) as error:
                 if not concerns_values(error):
                     raise
                 log.warning("view.unpublished", extra=logged_job(context.row) | {"error": str(error)})
@@ -157,7 +155,7 @@ class RangeBuiltView(ViewConsumer):
 
 
 def _shape(manifest: Manifest) -> str:
-    return StructType.fromJson(json.loads(manifest.schema_json)).simpleString()
+    return T.StructType.fromJson(json.loads(manifest.schema_json)).simpleString()
 
 
 def _end_of(source: ChangeSource, terms: BuildTerms) -> RefreshEnd:

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
-
 from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of, same_values
 from iscp.adapters.delta.rows.row_search import LACKING
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.errors import EngineError
@@ -66,7 +64,7 @@ def rewrite(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag
     return sink.publish([sink.stage(Rows(lambda: rows), tag)], tag, context.guard)
 
 
-def shown_alike(kind: DataType) -> bool:
+def shown_alike(kind: T.DataType) -> bool:
     """Return whether values that are equal to Spark are the same; zeros of another sign, and texts equal by their
     collation, are not.
     """

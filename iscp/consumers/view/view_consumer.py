@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
+from iscp.adapters.system.late_imports import E
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_few, merge_groups, replace_few
 from iscp.consumers.view.stored_input import StoredInput
@@ -281,7 +281,7 @@ class ViewConsumer(Consumer):
         query = self._query(context, end)
         try:
             consumed = self._write_all(context, query, end)
-        except (EngineError, PySparkException, Py4JJavaError) as error:
+        except (EngineError, E.PySparkException, Py4JJavaError) as error:
             if not (query.stores_totals and concerns_values(error)):
                 raise
             # Totals are of all rows below, of which the query itself may do without some.

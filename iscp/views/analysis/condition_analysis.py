@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
-from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_condition
+from iscp.adapters.system.late_imports import E, T
 from iscp.core.sql.sql_bounds import too_deep
 from iscp.core.values.untrusted_values import first_line
 from iscp.views.analysis.query_analysis import STACK_FULL
@@ -33,14 +32,14 @@ def condition_analyzer(session: SparkSession) -> AnalyzeCondition:
 
     def analyze(schema_json: str, condition: str) -> str:
         with spark_faults("analyze a condition"):
-            schema = StructType.fromJson(json.loads(schema_json))
+            schema = T.StructType.fromJson(json.loads(schema_json))
             rows = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
             try:
                 restrict_condition(session, condition)
                 execution = rows.where(condition)._jdf.queryExecution()
                 execution.optimizedPlan()  # where constants are computed: what ends Spark ends it here, and not later
                 plan = execution.analyzed()
-            except AnalysisException as error:
+            except E.AnalysisException as error:
                 return first_line(error)
             except Py4JJavaError as error:
                 if STACK_FULL in str(error):

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
 from iscp.adapters.delta.spark.spark_errors import spark_faults, spark_message
 from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
+from iscp.adapters.system.late_imports import E, T
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.query.range_query import NotRanged
 from iscp.core.sql.sql_bounds import too_deep
@@ -73,7 +72,7 @@ class AnalyzedQuery:
     """
 
     root: PlanNode
-    columns: StructType
+    columns: T.StructType
     catalyst: Catalyst
     stored: PlanNode | None
     sums: GroupSums | None
@@ -101,15 +100,15 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
         names: dict[int, str] = {}
         try:
             for name, schema_json in schemas.items():
-                schema = _nullable(StructType.fromJson(json.loads(schema_json)))
+                schema = _nullable(T.StructType.fromJson(json.loads(schema_json)))
                 frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
                 frame.createOrReplaceTempView(quoted(name))
             with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
                 return _analyze(session, sql, names)
-        except AnalysisException as error:
+        except E.AnalysisException as error:
             raise InvalidRequest(first_line(error), about="sql", remedy=_remedy(error)) from error
-        except (PySparkException, Py4JJavaError) as error:
+        except (E.PySparkException, Py4JJavaError) as error:
             if STACK_FULL in str(error):
                 raise too_deep("sql") from error
             if _is_internal(error) and _fails_by_itself(session, sql, schemas):
@@ -124,14 +123,14 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 session.catalog.dropTempView(name)
 
 
-def _remedy(error: AnalysisException) -> str:
+def _remedy(error: E.AnalysisException) -> str:
     """Return what to do about a query that Spark refuses."""
-    if isinstance(error, ParseException) and "at or near '\"" in str(error):
+    if isinstance(error, E.ParseException) and "at or near '\"" in str(error):
         return 'Spark quotes names by backticks, as in `lake`.`orders`, and "…" is a text: write it so'
     return "Correct the query"
 
 
-def _is_internal(error: PySparkException | Py4JJavaError) -> bool:
+def _is_internal(error: E.PySparkException | Py4JJavaError) -> bool:
     """Return whether Spark says that it broke a rule of its own, and not that something it needs is missing or full."""
     return "SQLSTATE: XX" in str(error)
 
@@ -140,7 +139,7 @@ def _fails_by_itself(session: SparkSession, sql: str, tables: Collection[str]) -
     """Return whether plain Spark has a fault of its own with the query: then it is the query's, and does not pass."""
     try:
         run_nothing(session, restrict_query(session, sql, tables)[0]).optimizedPlan()
-    except (PySparkException, Py4JJavaError) as error:
+    except (E.PySparkException, Py4JJavaError) as error:
         return _is_internal(error)
     return False
 
@@ -184,7 +183,7 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
         execution = run_nothing(session, marked)
     plan = catalyst.reproducible(execution.optimizedPlan())
     root = read_tree(catalyst, plan, names, marks.values)
-    columns = StructType.fromJson(json.loads(analyzed.schema().json()))
+    columns = T.StructType.fromJson(json.loads(analyzed.schema().json()))
     for each in columns.fields:
         each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps
     stored = stored_input(root)
@@ -212,7 +211,7 @@ def _refuse_special_time(found: str) -> None:
         )
 
 
-def _nullable(schema: StructType) -> StructType:
+def _nullable(schema: T.StructType) -> T.StructType:
     """Return the schema with all columns nullable.
 
     Tables become nullable later, and the optimizer drops what a column that is never null does not need.

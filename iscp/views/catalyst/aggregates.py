@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.classic.column import Column as ClassicColumn
-
-from iscp.adapters.delta.rows.column_kinds import WHOLE, comparable, is_one_of
+from iscp.adapters.delta.rows.column_kinds import comparable, is_one_of, whole_types
+from iscp.adapters.system.late_imports import F, T, column_of_java
 from iscp.core.query.group_query import number_names
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.totals import AggregateKind, Total
@@ -33,18 +31,18 @@ FUNCTIONS_MAX = 64
 _DIGITS_MAX, _SCALE_MAX = 27, 6
 """Digits of a decimal that Spark multiplies by a row's weight exactly: one of the two is enough."""
 
-_EXTREMES = (*WHOLE, T.DecimalType, T.DateType, T.BooleanType)
-_DOUBLES = (T.FloatType, T.DoubleType)
 
-PLAIN_TYPES = (
-    *_EXTREMES,
-    *_DOUBLES,
-    T.TimestampType,
-    T.TimestampNTZType,
-    T.BinaryType,
-    T.StringType,
-)
-"""Types whose values are written to a table, read and grouped as they are."""
+@cache
+def _extreme_types() -> tuple[type[T.DataType], ...]:
+    return (*whole_types(), T.DecimalType, T.DateType, T.BooleanType)
+
+
+@cache
+def plain_types() -> tuple[type[T.DataType], ...]:
+    """Return the types whose values are written to a table, read and grouped as they are."""
+    times = (T.TimestampType, T.TimestampNTZType)
+    return (*_extreme_types(), T.FloatType, T.DoubleType, *times, T.BinaryType, T.StringType)
+
 
 _NO_MOMENTS = "named_struct('n', 0D, 'mean', 0D, 'm2', 0D)"
 _MOMENTS = "named_struct('n', coalesce({0}, 0D), 'mean', coalesce({1}, 0D), 'm2', coalesce({2}, 0D))"
@@ -130,10 +128,10 @@ class AggregateFunction:
         if self.distinct and (self.condition is not None or len(self.arguments) > 1 or not comparable(self.type)):
             return False
         if self.kind.is_extreme:
-            return isinstance(self.type, _EXTREMES)
+            return isinstance(self.type, _extreme_types())
         if not self.kind.has_sum:
             return self.kind is AggregateKind.COUNT
-        if isinstance(self.type, WHOLE):
+        if isinstance(self.type, whole_types()):
             return self.kind is AggregateKind.AVERAGE or fails_beyond_type(self.function)
         return (
             isinstance(self.type, T.DecimalType)
@@ -147,15 +145,15 @@ class AggregateFunction:
         if self.distinct:
             return False
         if self.kind.is_extreme:
-            return is_one_of(self.type, PLAIN_TYPES)
+            return is_one_of(self.type, plain_types())
         if self.kind is AggregateKind.MOMENTS:
             return isinstance(self.type, T.DoubleType)
-        if not self.kind.has_sum or isinstance(self.type, _DOUBLES):
+        if not self.kind.has_sum or isinstance(self.type, T.FloatType | T.DoubleType):
             return True
-        if self.kind is AggregateKind.AVERAGE and isinstance(self.type, WHOLE):  # as doubles
+        if self.kind is AggregateKind.AVERAGE and isinstance(self.type, whole_types()):  # as doubles
             return True
         # In other modes what is beyond the type is no error, and a part's sum may be, where the whole's is not.
-        return isinstance(self.type, (*WHOLE, T.DecimalType)) and fails_beyond_type(self.function)
+        return isinstance(self.type, (*whole_types(), T.DecimalType)) and fails_beyond_type(self.function)
 
     # --- of rows --------------------------------------------------------------------------------------------------
 
@@ -174,7 +172,7 @@ class AggregateFunction:
         """Return its state for rows that have its `inputs`."""
         arguments = [f"CASE WHEN {self.counting} THEN a{self.place}_{each} END" for each in range(len(self.arguments))]
         if self.kind is AggregateKind.EXACT:
-            return [ClassicColumn(self.function.part(*[F.expr(each)._jc for each in arguments]))]
+            return [column_of_java(self.function.part(*[F.expr(each)._jc for each in arguments]))]
         as_double = self.kind is AggregateKind.AVERAGE and not isinstance(self.type, T.DecimalType)
         value = f"CAST({arguments[0]} AS DOUBLE)" if as_double else arguments[0]
         return [F.expr(each.format(value=value)) for each in AGGREGATES[self.kind].state]
@@ -201,7 +199,7 @@ class AggregateFunction:
     def merged(self) -> list[Column]:
         """Return the state of all rows, made of the `part` of each."""
         if self.kind is AggregateKind.EXACT:
-            whole: list[Column] = [ClassicColumn(self.function.whole(F.col(self._name(0))._jc))]
+            whole: list[Column] = [column_of_java(self.function.whole(F.col(self._name(0))._jc))]
         else:
             names = [self._name(number) for number in range(len(AGGREGATES[self.kind].state))]
             whole = [F.expr(each.format(*names)) for each in AGGREGATES[self.kind].merge]

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import types as T
-
+from iscp.adapters.system.late_imports import T, frame_of_java
 from iscp.views.catalyst.jvm_classes import classes_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Plan = Any
 """A LogicalPlan of the JVM."""
@@ -80,7 +78,7 @@ class Catalyst:
     def frame(self, plan: Plan) -> DataFrame:
         """Return the plan's rows."""
         dataset = self._classes.dataset.ofRows(self._session._jsparkSession, plan)
-        return DataFrame(dataset, self._session)
+        return frame_of_java(dataset, self._session)
 
     def is_a(self, node: Any, name: str) -> bool:
         """Return whether `node` is of the class of Catalyst's `expressions` or `plans.logical` with this name."""

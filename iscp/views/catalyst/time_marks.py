@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, assert_never
 
-from pyspark.sql.types import DataType, DateType, StructField, StructType, TimestampNTZType, TimestampType
-
+from iscp.adapters.system.late_imports import T
 from iscp.core.sql.time_dependence import TimeDependence
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
@@ -41,11 +40,16 @@ class ClockValue(Enum):
         return TimeDependence.DATE if self is ClockValue.DATE else TimeDependence.MOMENT
 
 
-_TYPES: dict[ClockValue, DataType] = {
-    ClockValue.TIMESTAMP: TimestampType(),
-    ClockValue.LOCAL: TimestampNTZType(),
-    ClockValue.DATE: DateType(),
-}
+def _type_of(value: ClockValue) -> T.DataType:
+    match value:
+        case ClockValue.TIMESTAMP:
+            return T.TimestampType()
+        case ClockValue.LOCAL:
+            return T.TimestampNTZType()
+        case ClockValue.DATE:
+            return T.DateType()
+
+
 _SHOWN = {
     ClockValue.TIMESTAMP: "current_timestamp()",
     ClockValue.LOCAL: "localtimestamp()",
@@ -117,7 +121,7 @@ class TimeMarks:
 
     def _relation(self, value: ClockValue) -> Plan:
         if value not in self._relations:
-            schema = StructType([StructField(value.value, _TYPES[value], nullable=False)])
+            schema = T.StructType([T.StructField(value.value, _type_of(value), nullable=False)])
             frame = self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
             plan = self.catalyst.plan_of(frame)
             self.values[int(plan.rdd().id())] = value

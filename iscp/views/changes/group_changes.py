@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.system.late_imports import F
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 from iscp.views.catalyst.catalyst import Plan

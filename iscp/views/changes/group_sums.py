@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.column_kinds import WHOLE, is_one_of, same_values
+from iscp.adapters.delta.rows.column_kinds import is_one_of, same_values, whole_types
 from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.query.group_query import ROWS, key_columns, number_names
 from iscp.core.query.query_plan import OperatorKind
 from iscp.core.rows.netting import Op
@@ -46,7 +45,6 @@ _ABOVE = (
     OperatorKind.WINDOW,
     OperatorKind.AGGREGATE,
 )
-_KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType, T.DecimalType)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,8 +86,9 @@ def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
     functions = changing_functions(catalyst, node.plan)
     if functions is None or any(each.distinct or each.kind.is_extreme for each in functions):
         return None
+    kinds = (*whole_types(), T.StringType, T.DateType, T.BooleanType, T.DecimalType)
     keyed = all(
-        catalyst.is_a(each, "AttributeReference") and is_one_of(catalyst.type_of(each), _KEYS) for each in node.keys[0]
+        catalyst.is_a(each, "AttributeReference") and is_one_of(catalyst.type_of(each), kinds) for each in node.keys[0]
     )
     return GroupSums(node, functions) if keyed else None
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructType
-
 from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
 from iscp.adapters.delta.rows.net_changes import fits_arrow
 from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, utf8_rows
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
 from iscp.views.catalyst.catalyst import Expression, Plan
 from iscp.views.changes.plan_leaf import At, Bounds
@@ -138,9 +136,9 @@ def has_signs(frame: DataFrame) -> bool:
     return any(is_double(part) for each in frame.schema.fields for part in parts_of(each.dataType))
 
 
-def _may_look_different(kind: DataType, by_sign: bool) -> bool:
+def _may_look_different(kind: T.DataType, by_sign: bool) -> bool:
     """Return whether nested values that are equal may look different."""
-    nested = isinstance(kind, (ArrayType, StructType))
+    nested = isinstance(kind, (T.ArrayType, T.StructType))
     return nested and any(is_collated(part) or (by_sign and is_double(part)) for part in parts_of(kind))
 
 
@@ -149,7 +147,7 @@ def _below_zero(name: str) -> Column:
     return (F.col(name) == 0) & (F.col(name).cast("string") == "-0.0")
 
 
-def _with_sign(name: str, kind: DataType, signs: Mapping[str, str]) -> Column:
+def _with_sign(name: str, kind: T.DataType, signs: Mapping[str, str]) -> Column:
     if name not in signs:
         return F.col(name)
     return F.when(F.col(signs[name]), F.lit(-0.0).cast(kind)).otherwise(F.col(name)).alias(name)

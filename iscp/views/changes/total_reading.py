@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.query.query_plan import Operator, OperatorKind
 from iscp.core.values.totals import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
 from iscp.views.catalyst.aggregates import AggregateFunction

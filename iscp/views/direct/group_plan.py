@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import types as T
-
-from iscp.adapters.delta.rows.column_kinds import WHOLE
+from iscp.adapters.delta.rows.column_kinds import whole_types
+from iscp.adapters.system.late_imports import T
 from iscp.core.query.group_query import GroupQuery, Output
 from iscp.core.query.join_query import JoinQuery
 from iscp.core.query.query_plan import OperatorKind
@@ -15,7 +14,7 @@ from iscp.core.values.totals import AggregateKind
 from iscp.views.catalyst.aggregates import fails_beyond_type, kind_of
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.direct.join_plan import EQUAL_TYPES, find_joined_columns
+from iscp.views.direct.join_plan import equal_types, find_joined_columns
 
 _DIGITS_MAX = 18
 """Digits of a decimal whose values and their sums fit in a whole number of 64 bits."""
@@ -65,7 +64,7 @@ class _Finder:
     def column(self, expression: Expression) -> str | None:
         """Return the column that the expression is, if rows can be grouped by it here."""
         name = self._named(expression)
-        return name if name is not None and isinstance(self._types[name], EQUAL_TYPES) else None
+        return name if name is not None and isinstance(self._types[name], equal_types()) else None
 
     def scale(self, column: str) -> int:
         kind = self._types[column]
@@ -96,4 +95,4 @@ class _Finder:
 
     def _adds_up(self, name: str) -> bool:
         kind = self._types[name]
-        return isinstance(kind, WHOLE) or (isinstance(kind, T.DecimalType) and kind.precision <= _DIGITS_MAX)
+        return isinstance(kind, whole_types()) or (isinstance(kind, T.DecimalType) and kind.precision <= _DIGITS_MAX)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.group_moves import moved_groups, summed_groups
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.system.late_imports import F
 from iscp.core.query.group_query import ROWS, GroupQuery, Output, finished_sums, key_columns, number_names
 from iscp.core.sql.sql_names import OP, WEIGHT, quoted
 from iscp.ports.source import ChangesUnavailableError

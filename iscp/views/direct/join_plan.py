@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from pyspark.sql import types as T
-
-from iscp.adapters.delta.rows.column_kinds import WHOLE, is_one_of
+from iscp.adapters.delta.rows.column_kinds import is_one_of, whole_types
+from iscp.adapters.system.late_imports import T
 from iscp.core.query.join_query import Column, Equality, JoinedTable, JoinQuery, RowCondition
 from iscp.core.query.query_plan import JoinSide, OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 
-EQUAL_TYPES = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
-"""The types of columns by which rows are joined and grouped."""
-
-_SHOWN = (*EQUAL_TYPES, T.DecimalType, T.TimestampType, T.TimestampNTZType)
-"""The types of which two values are equal only if nothing distinguishes them."""
-
-_COMPARED = (*WHOLE, T.StringType)
 _OPERATORS = {
     "EqualTo": "=",
     "LessThan": "<",
@@ -31,9 +24,21 @@ _OPERATORS = {
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
+@cache
+def equal_types() -> tuple[type[T.DataType], ...]:
+    """Return the types of columns by which rows are joined and grouped."""
+    return (*whole_types(), T.StringType, T.DateType, T.BooleanType)
+
+
+@cache
+def _shown_types() -> tuple[type[T.DataType], ...]:
+    """Return the types of which two values are equal only if nothing distinguishes them."""
+    return (*equal_types(), T.DecimalType, T.TimestampType, T.TimestampNTZType)
+
+
 def find_join_query(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
     """Return the join, or None if the plan is none, or one whose rows may come out otherwise elsewhere."""
-    if not all(is_one_of(catalyst.type_of(each), _SHOWN) for each in catalyst.output(root.plan)):
+    if not all(is_one_of(catalyst.type_of(each), _shown_types()) for each in catalyst.output(root.plan)):
         return None
     return find_joined_columns(catalyst, root)
 
@@ -119,7 +124,7 @@ class _JoinReader:
                 raise _OtherPlan
             left, right = (self._column(each, known) for each in (part.left(), part.right()))
             kind = self._types[left]
-            if kind != self._types[right] or not is_one_of(kind, EQUAL_TYPES) or left.place == right.place:
+            if kind != self._types[right] or not is_one_of(kind, equal_types()) or left.place == right.place:
                 raise _OtherPlan
             self.equalities.append(Equality(left, right))
 
@@ -142,7 +147,11 @@ class _JoinReader:
             left, right, operator = right, left, _MIRRORED[operator]
         column = self._column(left, known)
         kind = self._types[column]
-        if not (is_one_of(kind, _COMPARED) and self.catalyst.is_a(right, "Literal") and right.value() is not None):
+        if not (
+            is_one_of(kind, (*whole_types(), T.StringType))
+            and self.catalyst.is_a(right, "Literal")
+            and right.value() is not None
+        ):
             raise _OtherPlan
         value = str(right.value()) if isinstance(kind, T.StringType) else int(right.value())
         return column, ("!=" if unequal else operator, value)

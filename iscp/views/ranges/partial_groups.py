@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.rows.column_kinds import is_one_of
-from iscp.views.catalyst.aggregates import PLAIN_TYPES, AggregateFunction, finished_rows, read_functions
+from iscp.views.catalyst.aggregates import AggregateFunction, finished_rows, plain_types, read_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.plan_leaf import At
@@ -35,7 +35,7 @@ def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | N
     if functions is None or not all(each.follows_parts for each in functions):
         return None
     keyed = all(
-        catalyst.is_a(each, "AttributeReference") and is_one_of(catalyst.type_of(each), PLAIN_TYPES)
+        catalyst.is_a(each, "AttributeReference") and is_one_of(catalyst.type_of(each), plain_types())
         for each in _keys_of(node)
     )
     counted = bool(functions or _keys_of(node))  # one row without anything of the rows below is no group of any part

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import beyond, row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.system.late_imports import T
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_rows import FoundRows, TableChange
@@ -39,7 +39,7 @@ class ChangedTable:
     uri: str
     span: SourceRange
     to_version: int
-    schema: StructType
+    schema: T.StructType
     columns: Sequence[str]
     opened: Callable[[At], DataFrame]
     stack: ExitStack
@@ -67,7 +67,7 @@ class ChangedTable:
         rows = self._rows_before(keys) if at is At.OLD else self._rows_now(keys)
         if rows is None:
             return None
-        schema = StructType([self.schema[each] for each in self.columns])
+        schema = T.StructType([self.schema[each] for each in self.columns])
         return FoundRows(frame_of_arrow(self.session, rows, schema), rows)
 
     def _rows_now(self, keys: pa.Table) -> pa.Table | None:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.spark.spark_engine import JobBudget
+from iscp.adapters.system.late_imports import E
 from iscp.core.query.refresh_choice import RefreshChoice
 from iscp.core.values.errors import Canceled, EngineError
 from iscp.ports.system import Guard
@@ -45,7 +45,7 @@ def abandoning_after(
     with JobBudget(session, choice.budget_s, lambda: min(built_s(), choice.build_s)) as budget:
         try:
             yield _EndingGuard(guard, budget)
-        except (Canceled, EngineError, PySparkException, Py4JJavaError) as error:
+        except (Canceled, EngineError, E.PySparkException, Py4JJavaError) as error:
             # A cancelled job shows in as many ways as there are things that need it.
             if not budget.spent:
                 raise

@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
+from iscp.adapters.system.late_imports import F
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.progress import TableSize, total_size
 from iscp.core.values.totals import NO_TOTALS, QueryTotals

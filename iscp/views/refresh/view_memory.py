@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
+from iscp.adapters.system.late_imports import A
 from iscp.core.query.group_query import GroupQuery, key_columns
 from iscp.core.query.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.query.refresh_choice import RefreshSample, with_sample
@@ -217,7 +217,7 @@ class ViewMemory:
         joined = find_join_query(analyzed.catalyst, analyzed.root)
         if grouped is not None:
             rows = self._joined(grouped.rows, [f"c{place}" for place in range(len(grouped.rows.outputs))])
-            self._groups = ViewGroups(grouped.query, rows, to_arrow_schema(analyzed.columns), self._worth)
+            self._groups = ViewGroups(grouped.query, rows, A.to_arrow_schema(analyzed.columns), self._worth)
         if joined is not None:
             self._rows = self._joined(joined, analyzed.columns.names)
         self._analyzed = True

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.text_bytes import REPLACEMENT
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.source import KeyBounds
 
@@ -36,9 +35,6 @@ _PREFIX_LENGTH_MIN = 32
 _BEYOND = "\U0010ffff" * 8
 """Put behind a greatest text that may be the beginning of greater ones: who wrote it may have cut it."""
 
-# Of these types statistics hold the values themselves, or, of long strings, bounds in the same order.
-_TYPES = (T.IntegralType, T.StringType)
-
 # Lowest and highest value; empty: there is none; None: nothing is known.
 _Ends = tuple[Any, ...] | None
 
@@ -50,7 +46,8 @@ def bounded(schema: T.StructType, key: Sequence[str]) -> list[str]:
         field.name
         for field in schema.fields
         if field.name.lower() in keys
-        and isinstance(field.dataType, _TYPES)
+        # Of these types statistics hold the values themselves, or, of long strings, bounds in the same order.
+        and isinstance(field.dataType, T.IntegralType | T.StringType)
         and not (isinstance(field.dataType, T.StringType) and field.dataType.collation != "UTF8_BINARY")
     ]
 

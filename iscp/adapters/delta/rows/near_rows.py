@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.rows.column_kinds import comparable, is_double, same_values
+from iscp.adapters.system.late_imports import F
 from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
@@ -42,6 +40,8 @@ def are_near(wanted: DataFrame, present: DataFrame) -> bool:
 
 
 def _numbered(frame: DataFrame, exact: list[str], doubles: list[str]) -> DataFrame:
+    from pyspark.sql import Window
+
     window = Window.partitionBy(*map(quoted, exact)).orderBy(*map(quoted, doubles))
     return frame.withColumn(_PLACE, F.row_number().over(window)).withColumn(_THERE, F.lit(1))
 

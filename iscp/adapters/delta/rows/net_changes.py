@@ -9,19 +9,16 @@ Small ranges are reduced in this process, on Arrow: planning and running Spark j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.window import Window
 
 from iscp.adapters.delta.spark.arrow_frame import spark_schema
+from iscp.adapters.system.late_imports import A, F, T
 from iscp.core.rows.netting import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted
@@ -37,9 +34,17 @@ DOUBTFUL = "_iscp_doubtful"
 _WRITTEN, _ROWS = "_iscp_written", "_iscp_rows"
 WRITES = ("insert", "update_postimage")
 _BY_ENDS = [NET_OPS[first, last] for first in (False, True) for last in (False, True)]
-# Types whose values come back from Arrow as they were, and whose equality is the same there.
-_KEY_TYPES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
-_VALUE_TYPES = (*_KEY_TYPES, T.TimestampNTZType, T.FloatType, T.DoubleType)
+
+
+@cache
+def _key_types() -> tuple[type[T.DataType], ...]:
+    """Return the types whose values come back from Arrow as they were, and whose equality is the same there."""
+    return (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
+
+
+@cache
+def _value_types() -> tuple[type[T.DataType], ...]:
+    return (*_key_types(), T.TimestampNTZType, T.FloatType, T.DoubleType)
 
 
 def fits_arrow(schema: T.StructType, key: Sequence[str], *, arrays: bool = False) -> bool:
@@ -50,7 +55,7 @@ def fits_arrow(schema: T.StructType, key: Sequence[str], *, arrays: bool = False
     keys = {name.lower() for name in key}
     return all(
         (
-            isinstance(field.dataType, _KEY_TYPES if field.name.lower() in keys else _VALUE_TYPES)
+            isinstance(field.dataType, _key_types() if field.name.lower() in keys else _value_types())
             or (arrays and field.name.lower() not in keys and _is_array_of_reals(field.dataType))
         )
         and not (isinstance(field.dataType, T.StringType) and field.dataType.collation != "UTF8_BINARY")
@@ -64,7 +69,7 @@ def _is_array_of_reals(kind: T.DataType) -> bool:
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
     """Return these columns as pyspark gives them to Arrow, each of which may be null."""
-    return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in schema.fields])
+    return pa.schema([pa.field(field.name, A.to_arrow_type(field.dataType)) for field in schema.fields])
 
 
 def weights_of(raw: pa.Table) -> pa.ChunkedArray:
@@ -167,6 +172,8 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     """Takes the wanted columns, `_change_type` and the stamps; gives the wanted columns, `_iscp_op`, the stamps of the
     key's last change, and `_iscp_doubtful` where rows share the key. One sort does for all that is needed of a key.
     """
+    from pyspark.sql.window import Window
+
     in_order = Window.partitionBy(*[F.col(quoted(name)) for name in key]).orderBy(COMMIT_VERSION, _WRITTEN)
     written = F.col(_WRITTEN)
     ranked = raw.withColumn(_WRITTEN, F.col(CHANGE_TYPE).isin(*WRITES)).select(

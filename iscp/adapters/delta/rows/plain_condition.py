@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
-from sqlglot import exp
+
+from iscp.adapters.system.late_imports import exp, sqlglot
 
 CONDITIONS_PARSED_MAX = 4096
 """Conditions that are cached as they were parsed; others are parsed again."""
@@ -28,21 +28,32 @@ VALUES_MAX = 100
 _SPELLED_OTHERWISE = re.compile(r"""\\|''|""|``|--|/\*|!(?!=)|[$@&|^~]""")
 """Matches what sqlglot may read in another way than Spark does, also within texts."""
 
-_COMPARISONS: dict[type[exp.Expr], str] = {
-    exp.EQ: "equal",
-    exp.NEQ: "not_equal",
-    exp.LT: "less",
-    exp.LTE: "less_equal",
-    exp.GT: "greater",
-    exp.GTE: "greater_equal",
-}
+
+@cache
+def _comparisons() -> dict[type[exp.Expr], str]:
+    """Return the name of Arrow's function for each comparison of SQL."""
+    return {
+        exp.EQ: "equal",
+        exp.NEQ: "not_equal",
+        exp.LT: "less",
+        exp.LTE: "less_equal",
+        exp.GT: "greater",
+        exp.GTE: "greater_equal",
+    }
+
+
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 
-_NODES = (
-    *_COMPARISONS,
-    *(exp.And, exp.Or, exp.Not, exp.Paren, exp.Is, exp.In, exp.Between),
-    *(exp.Column, exp.Identifier, exp.Literal, exp.Neg, exp.Null, exp.Boolean, exp.Cast, exp.DataType),
-)
+
+@cache
+def _nodes() -> tuple[type[exp.Expr], ...]:
+    """Return what a condition may be made of."""
+    return (
+        *_comparisons(),
+        *(exp.And, exp.Or, exp.Not, exp.Paren, exp.Is, exp.In, exp.Between),
+        *(exp.Column, exp.Identifier, exp.Literal, exp.Neg, exp.Null, exp.Boolean, exp.Cast, exp.DataType),
+    )
+
 
 _WHOLE = re.compile(r"\d{1,18}")
 _NUMBER = re.compile(r"\d{1,15}|(?=[\d.]{3,16}$)\d+\.\d+")
@@ -83,7 +94,7 @@ def _parsed(where: str) -> exp.Expr | None:
         condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
     except (sqlglot.errors.SqlglotError, RecursionError):
         return None
-    return condition if all(isinstance(node, _NODES) for node in condition.walk()) else None
+    return condition if all(isinstance(node, _nodes()) for node in condition.walk()) else None
 
 
 class _Decision:
@@ -111,7 +122,7 @@ class _Decision:
                 return self._is_between(node)
             case exp.Column():
                 return self._flag(node)
-            case exp.Binary() if (name := _COMPARISONS.get(type(node))) is not None:
+            case exp.Binary() if (name := _comparisons().get(type(node))) is not None:
                 if isinstance(node.left, exp.Column):
                     return self._compared(node.left, name, node.right)
                 return self._compared(node.right, _MIRRORED.get(name, name), node.left)

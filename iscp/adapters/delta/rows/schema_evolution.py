@@ -5,18 +5,20 @@ Names count without regard to case. Nothing is ever narrowed: a type follows ano
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
-_IN_A_DOUBLE = (T.ByteType, T.ShortType, T.IntegerType, T.FloatType)
+
+@cache
+def _digits() -> dict[type[T.DataType], int]:
+    """Return how many digits a value of each type of whole numbers may have."""
+    return {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 
 
 class UnlikeSchemaError(Exception):
@@ -100,12 +102,13 @@ def holds(wide: T.DataType, narrow: T.DataType) -> bool:
         case T.DecimalType(precision=precision, scale=scale):
             if isinstance(narrow, T.DecimalType):
                 return scale >= narrow.scale and precision - scale >= narrow.precision - narrow.scale
-            return type(narrow) in _DIGITS and precision - scale >= _DIGITS[type(narrow)]
+            return type(narrow) in _digits() and precision - scale >= _digits()[type(narrow)]
         case T.DoubleType():
-            return isinstance(narrow, _IN_A_DOUBLE)
+            return isinstance(narrow, T.ByteType | T.ShortType | T.IntegerType | T.FloatType)
         case T.TimestampNTZType():
             return isinstance(narrow, T.DateType)
-    return type(wide) in _DIGITS and type(narrow) in _DIGITS and _DIGITS[type(wide)] > _DIGITS[type(narrow)]
+    digits = _digits()
+    return type(wide) in digits and type(narrow) in digits and digits[type(wide)] > digits[type(narrow)]
 
 
 def _fewer(present: T.DataType, wanted: T.DataType) -> T.DataType:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from pyspark.sql import types as T
-
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.rows.schema_evolution import UnlikeSchemaError, alike, conformed, narrowed, unified
 from iscp.adapters.delta.sink.table_diff import comparing
+from iscp.adapters.system.late_imports import T
 from iscp.core.values.errors import ErrorCode, PermanentError
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_file
@@ -28,6 +27,7 @@ from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit, rows_of
 from iscp.adapters.delta.spark.text_bytes import are_utf8
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
+from iscp.adapters.system.late_imports import T
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import Conflict
 from iscp.ports.sink import CommitTag

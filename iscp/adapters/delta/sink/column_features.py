@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyspark.sql import types as T
-
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.system.late_imports import T
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import TableNotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_FEATURES: dict[type[T.DataType], str] = {T.TimestampNTZType: "timestampNtz", T.VariantType: "variantType"}
 
 
 def enable_features(session: SparkSession, uri: str, schema: T.StructType) -> None:
@@ -26,7 +23,8 @@ def enable_features(session: SparkSession, uri: str, schema: T.StructType) -> No
     This is a commit that changes properties alone. So the target's position stays as it is, and no harm is done if the
     commit that needs the features never comes.
     """
-    needed = {_FEATURES[kind] for kind in _types(schema) if kind in _FEATURES}
+    features = {T.TimestampNTZType: "timestampNtz", T.VariantType: "variantType"}
+    needed = {features[kind] for kind in _types(schema) if kind in features}
     if not needed:
         return
     with suppress(TableNotFound), delta_faults(f"open {uri}"):  # one that is made now gets them by itself

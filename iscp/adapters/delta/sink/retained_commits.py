@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS
 from iscp.adapters.delta.sink.staging import stage_in, staged_adds, staged_rows
@@ -33,6 +31,7 @@ from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.job.iteration import Bounds
 from iscp.core.job.usage import UsagePart
 from iscp.core.sql.sql_names import quoted
@@ -176,7 +175,7 @@ class DeltaRetainedCommits:
     def _open(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
         if any(map(staged_adds, manifests)):
             return staged_rows(session, self._root, manifests)
-        return session.createDataFrame([], StructType.fromJson(json.loads(manifests[0].schema_json)))
+        return session.createDataFrame([], T.StructType.fromJson(json.loads(manifests[0].schema_json)))
 
     def _resolve_one(self, uri: str, version: int) -> SourceRange:
         span = self._source.resolve(uri, Watermark(version - 1, 0.0), version, _WHOLE)

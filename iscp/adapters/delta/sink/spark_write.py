@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.log.log_guard import guard_log
 from iscp.adapters.delta.rows.net_changes import OP
@@ -17,6 +14,7 @@ from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.source.spark_read import require_files_of
 from iscp.adapters.delta.spark.spark_engine import settings_for
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, spark_faults
+from iscp.adapters.system.late_imports import F
 from iscp.core.rows.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError
@@ -67,6 +65,8 @@ def merge_by_spark(
 
     Raises ChangesUnavailableError where a key of op `i` or `p` is there already.
     """
+    from delta.tables import DeltaTable
+
     settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
     if reread:
         settings |= _AS_IT_IS

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.net_changes import has_own_keys
 from iscp.adapters.delta.sink.staging import staged_paths, staged_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.storage.table_files import files_of
+from iscp.adapters.system.late_imports import F
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.sink import Manifest
 

@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
-from pyspark.sql.types import StructField, StructType
 
 from iscp.adapters.delta.log.commits import commit_file, log_of
 from iscp.adapters.delta.log.nested_tables import STAGED
@@ -23,6 +22,7 @@ from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work, storage_faults
+from iscp.adapters.system.late_imports import T
 from iscp.core.values.errors import EngineError
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Manifest
@@ -81,7 +81,7 @@ def staged_rows(
     """
     fields = json.loads(manifests[0].schema_json)["fields"]
     chosen = [field for field in fields if names is None or field["name"] in names]
-    schema = StructType([StructField.fromJson({**field, "metadata": {}}) for field in chosen])
+    schema = T.StructType([T.StructField.fromJson({**field, "metadata": {}}) for field in chosen])
     paths = [f"{uri}/{path}" for path in staged_paths(manifests)]
     return session.read.schema(schema).option("__globPaths__", "false").parquet(*paths)
 

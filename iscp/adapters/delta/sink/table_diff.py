@@ -13,13 +13,12 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.hashing import key_hash, row_hashes, value_hash
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.job.verification import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
 from iscp.core.rows.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
 from iscp.core.sql.sql_names import quoted

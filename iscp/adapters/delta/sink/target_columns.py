@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.rows.schema_evolution import UnlikeSchemaError, alike, unified
+from iscp.adapters.system.late_imports import T
 
 
 class Columns:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import APP_ID, commit_file
 from iscp.adapters.delta.rows.net_changes import fits_arrow
@@ -19,6 +18,7 @@ from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.table_files import files_of
+from iscp.adapters.system.late_imports import T
 from iscp.core.values.errors import Conflict
 from iscp.ports.sink import CommitTag
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.table_opening import open_delta
@@ -26,6 +25,7 @@ from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, 
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
+from iscp.adapters.system.late_imports import T
 from iscp.core.sql.sql_names import reserved_names
 from iscp.core.values.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
 from iscp.core.values.errors import StorageError
@@ -53,8 +53,6 @@ _CHUNKS_MAX = 100
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 _STAMPS_BYTES, _NULL_BYTES = 48, 16
 """Bytes in memory of a change's kind, version and time in each row, and of a column that its file does not have."""
-# Of these types a partition's value is written in one way only.
-_PARTITION_TYPES = (T.IntegralType, T.StringType, T.DateType)
 
 
 def has_special_texts(metadata: Iterable[Mapping[str, Any]]) -> bool:
@@ -277,7 +275,8 @@ def _column(raw: pa.Table, name: str | None, field: pa.Field, rows: int) -> pa.C
 
 
 def _partition_value(file: ChangeFile, shape: Shape, field: pa.Field, rows: int) -> pa.Array:
-    if not isinstance(shape.selected([field.name]).fields[0].dataType, _PARTITION_TYPES):
+    # Of these types a partition's value is written in one way only.
+    if not isinstance(shape.selected([field.name]).fields[0].dataType, T.IntegralType | T.StringType | T.DateType):
         raise NotDirectError
     text = file.partition_values[field.name]
     if text == "":  # a null by Delta's protocol, and none to Spark

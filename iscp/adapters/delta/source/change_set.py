@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.key_bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row, spanning
 from iscp.adapters.delta.rows.net_changes import (
@@ -38,6 +37,7 @@ from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, utf8_rows
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
+from iscp.adapters.system.late_imports import F, T
 from iscp.core.job.usage import UsagePart
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
@@ -49,11 +49,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_PARTITION = 250_000
-_STAMP_FIELDS = (
-    T.StructField(CHANGE_TYPE, T.StringType()),
-    T.StructField(COMMIT_VERSION, T.LongType()),
-    T.StructField(COMMIT_TIMESTAMP, T.TimestampType()),
-)
+
+
+@cache
+def _stamp_fields() -> tuple[T.StructField, ...]:
+    return (
+        T.StructField(CHANGE_TYPE, T.StringType()),
+        T.StructField(COMMIT_VERSION, T.LongType()),
+        T.StructField(COMMIT_TIMESTAMP, T.TimestampType()),
+    )
 
 
 class DeltaChangeSet:
@@ -213,7 +217,7 @@ class DeltaChangeSet:
         """Return the changes; those of the range's step, where it is one."""
         if self._frame is None:
             assert self._rows is not None
-            schema = T.StructType([*self._schema.fields, *_STAMP_FIELDS])
+            schema = T.StructType([*self._schema.fields, *_stamp_fields()])
             with spark_faults("hand the changes to Spark"):
                 self._frame = frame_of_arrow(self._session, self._rows, schema)
         if not self._span.steps:
@@ -227,7 +231,7 @@ class DeltaChangeSet:
         net = net.drop_columns([name for name in left_out if name in net.column_names])
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
         bounds = bounds_of_arrow(net, bounded(self._schema, key))
-        stamps = [field for field in _STAMP_FIELDS if field.name not in left_out]
+        stamps = [field for field in _stamp_fields() if field.name not in left_out]
         named = {*net.column_names}  # which are made again each time
         fields = [field for field in self._schema.fields if field.name in named]
         schema = T.StructType([*fields, *stamps, T.StructField(OP, T.StringType())])

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files, read_commit
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_files, load_plain_state
 from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
@@ -27,6 +25,7 @@ from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.adapters.system.late_imports import F
 from iscp.core.job.iteration import Bounds
 from iscp.core.job.usage import UsagePart
 from iscp.core.settings.config import DIRECT_BYTES_MAX

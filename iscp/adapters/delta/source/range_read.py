@@ -16,8 +16,6 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import ChangeFile
 from iscp.adapters.delta.log.readable_files import require_readable
@@ -28,13 +26,14 @@ from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frames_of_places, open_log
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
+from iscp.adapters.system.late_imports import F, frame_of_java
 from iscp.core.build.build_pieces import RangeFiles, SnapshotFile, files_in_range, row_spans
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.core.values.progress import UNKNOWN, TableSize
 from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LISTINGS_CACHED_MAX = 4
 """Snapshots whose files are remembered for the next range; of others they are listed again."""
@@ -130,11 +129,11 @@ def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, listing: _Lis
         # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
         spans_of = partial(row_spans, pieces=pieces)
         frames += frames_of_places(opened, session, listing.actions[path], path, spans_of)
-    return without_void(reduce(DataFrame.unionAll, frames))
+    return without_void(reduce(lambda one, other: one.unionAll(other), frames))
 
 
 def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
-    frame = DataFrame(snapshot.allFiles().toDF(), session)
+    frame = frame_of_java(snapshot.allFiles().toDF(), session)
     action = action_json(frame, _UNREAD)
     rows = F.get_json_object("stats", "$.numRecords").cast("bigint") - F.coalesce(
         "deletionVector.cardinality", F.lit(0)

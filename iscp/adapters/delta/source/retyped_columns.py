@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import types as T
-
 from iscp.adapters.delta.rows.schema_evolution import holds
+from iscp.adapters.system.late_imports import T
 from iscp.core.values.column_identity import lost_fields, physical_name, void_fields
 
 _PARTS = ("elementType", "keyType", "valueType")

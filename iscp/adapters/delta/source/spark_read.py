@@ -12,9 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.log.commits import newest_version, read_added_files
 from iscp.adapters.delta.log.live_files import (
     LoadState,
@@ -30,11 +27,12 @@ from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.adapters.system.late_imports import F, frame_of_java
 from iscp.core.values.errors import StorageError, TableNotFound
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 LISTED_FILES_MAX = 64
@@ -95,7 +93,7 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
     # By what a commit says of itself Delta leaves out rows of merges that say that they had no effect.
     each = session._jvm.io.iscp.delta.CommitActions.withoutInfo(commits)  # type: ignore[union-attr]
     changes = reader.changesToDF(snapshot, first, last, each, session._jsparkSession, no_catalog, *rest)
-    return DataFrame(changes.fileChangeDf(), session)
+    return frame_of_java(changes.fileChangeDf(), session)
 
 
 def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
@@ -169,7 +167,7 @@ def _read(session: SparkSession, relation: Any) -> DataFrame:
     jvm: Any = session._jvm
     made = getattr(jvm.org.apache.spark.sql.execution.datasources, "LogicalRelation$").__getattr__("MODULE$")
     plan = made.apply(relation, False)
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+    return frame_of_java(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
 
 
 def inserted_by(span: SourceRange) -> list[Column]:
@@ -236,7 +234,7 @@ def _list_by_spark(session: SparkSession, uri: str, version: int) -> Iterable[tu
 def _load_state(session: SparkSession, uri: str, version: int) -> TableState:
     with spark_faults(f"list the files of {uri}"):
         _, _, snapshot = open_log(session, uri, version)
-        files = DataFrame(snapshot.allFiles().toDF(), session)
+        files = frame_of_java(snapshot.allFiles().toDF(), session)
         found = files.select(action_json(files).alias("add")).toArrow()["add"].to_pylist()
         about = json.loads(snapshot.protocol().json()) | json.loads(snapshot.metadata().json())
     adds = [json.loads(each) for each in found]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_VERSION
+from iscp.adapters.system.late_imports import F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,11 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.text_bytes import are_utf8
+from iscp.adapters.system.late_imports import A, F, T
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.rows import Rows
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: T.StructType | None = None) -> DataFrame:
     """Return a frame of `rows`, by `createDataFrame` and without two of its faults: it takes a batch without rows for
     the end, and loses what comes after; and it fails at an array's column without any batch.
     """
@@ -29,12 +27,12 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | N
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
+def spark_schema(schema: pa.Schema) -> T.StructType:
     """Return these columns as Spark has them; an instant without a zone stays one."""
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return A.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def columns_of(rows: Rows) -> StructType:
+def columns_of(rows: Rows) -> T.StructType:
     """Return the columns of `rows` as Spark has them, without making a frame where there is a table."""
     return rows.frame.schema if rows.table is None else spark_schema(rows.table.schema)
 
@@ -49,7 +47,7 @@ def arrow_of_frame(frame: DataFrame) -> pa.Table:
     """Return the frame's rows with all columns nullable: `toArrow` fails at a null struct whose fields may not
     be null.
     """
-    wide = StructType.fromJson(json.loads(frame._jdf.schema().asNullable().json()))
+    wide = T.StructType.fromJson(json.loads(frame._jdf.schema().asNullable().json()))
     if wide == frame.schema:
         return frame.toArrow()
     return frame.select(*[F.col(quoted(each.name)).cast(each.dataType).alias(each.name) for each in wide]).toArrow()

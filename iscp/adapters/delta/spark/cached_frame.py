@@ -10,9 +10,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.system.late_imports import F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults, translating
 from iscp.adapters.delta.storage.delta_errors import spent
+from iscp.adapters.system.late_imports import A
 from iscp.core.values.progress import StageWork
 
 if TYPE_CHECKING:
@@ -223,8 +221,11 @@ def without_rules(session: SparkSession, rules: Iterable[str]) -> AbstractContex
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
     """Yield the frame's rows in tables of up to `rows_max` rows, at least one table. Raises as Engine.batches."""
+    from pyspark import RDD
+    from pyspark.serializers import NoOpSerializer
+
     with spark_faults("open the rows"):
-        schema = to_arrow_schema(frame.schema)
+        schema = A.to_arrow_schema(frame.schema)
         # What toArrow collects, but not all at once.
         raw = frame._jdf.toArrowBatchRdd().toJavaRDD()
         context = frame.sparkSession.sparkContext

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, is_full, spent, storage_error
+from iscp.adapters.system.late_imports import E
 from iscp.core.values.errors import (
     Canceled,
     Conflict,
@@ -107,7 +107,7 @@ def translating(what: str) -> Iterator[None]:
         yield
     except IscpError:
         raise
-    except (PySparkException, Py4JJavaError) as error:
+    except (E.PySparkException, Py4JJavaError) as error:
         raise _translate(what, error) from error
     except (Py4JNetworkError, Py4JError) as error:
         raise _silent(what, error) from error
@@ -133,10 +133,10 @@ def is_of_plan(error: BaseException) -> bool:
 
 def _is_of(kind: re.Pattern[str], error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, EngineError) else error
-    return isinstance(cause, PySparkException | Py4JJavaError) and kind.search(str(cause)) is not None
+    return isinstance(cause, E.PySparkException | Py4JJavaError) and kind.search(str(cause)) is not None
 
 
-def spark_message(error: PySparkException | Py4JJavaError) -> str:
+def spark_message(error: E.PySparkException | Py4JJavaError) -> str:
     """Return Spark's message in a line, without the stack."""
     return ": ".join(_sentences(f"{type(error).__name__}: {error}"))[:MESSAGE_LENGTH_MAX]
 
@@ -145,7 +145,7 @@ def _silent(what: str, error: Exception) -> Unavailable:
     return Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:MESSAGE_LENGTH_MAX]}")
 
 
-def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
+def _translate(what: str, error: E.PySparkException | Py4JJavaError) -> IscpError:
     text = f"{type(error).__name__}: {error}"
     if any(mark in text for mark in _CONFLICTS):
         return Conflict(f"{what}: another writer was first")

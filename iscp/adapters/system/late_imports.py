@@ -1,0 +1,54 @@
+"""Modules of pyspark and sqlglot, imported when first used: to import them takes longer than work without changes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sqlglot
+    from pyspark import errors as E
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+    from pyspark.sql.pandas import types as A
+    from sqlglot import exp
+
+__all__ = ["A", "E", "F", "LateModule", "T", "column_of_java", "exp", "frame_of_java", "sqlglot"]
+
+
+class LateModule:
+    """The stand-in of a module, whose names are those of the module."""
+
+    def __init__(self, name: str) -> None:
+        self._late_name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # who only looks what this is needs no module
+            raise AttributeError(name)
+        found = getattr(import_module(self._late_name), name)
+        setattr(self, name, found)
+        return found
+
+
+def frame_of_java(dataset: Any, session: SparkSession) -> DataFrame:
+    """Return the frame of a Dataset of the JVM."""
+    from pyspark.sql import DataFrame
+
+    return DataFrame(dataset, session)
+
+
+def column_of_java(column: Any) -> Column:
+    """Return the column of one of the JVM."""
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    return ClassicColumn(column)
+
+
+if not TYPE_CHECKING:
+    A = LateModule("pyspark.sql.pandas.types")
+    E = LateModule("pyspark.errors")
+    F = LateModule("pyspark.sql.functions")
+    T = LateModule("pyspark.sql.types")
+    exp = LateModule("sqlglot.expressions")
+    sqlglot = LateModule("sqlglot")
