@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection
 
-from iscp.adapters.delta.selftest.self_test import kind_of, self_test
+from iscp.adapters.delta.selftest.self_test import kind_of, self_test, self_test_directly
+from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
 from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.access.account_roots import TARGET_FIELD
@@ -31,13 +33,43 @@ def run_self_tests(config: NodeConfig, spark: SparkAccess) -> set[str]:
 
 def check_of_targets(spark: SparkAccess, tested: Collection[str]) -> Callable[[str], str]:
     """Lets targets pass: the first on each file system, or in each bucket, after the self-test has passed there."""
-    passed = set(tested)
+    return TargetCheck(spark, tested).check
 
-    def check(uri: str) -> str:
+
+class TargetCheck:
+    """Tests each kind of place once. Where Spark is deferred, it is tested without Spark, and with it at its start."""
+
+    def __init__(self, spark: SparkAccess, tested: Collection[str]) -> None:
+        self._lock = threading.Lock()
+        self._passed = set(tested)
+        self._untried: list[str] = []
+        """Places of kinds that have passed without Spark."""
+        self._spark: SparkAccess | None = spark
+        if isinstance(spark, DeferredSpark):
+            self._spark = None
+            spark.when_started(self._test_by_spark)
+
+    def check(self, uri: str) -> str:
+        """Return the target's URI. Raises as `self_test`."""
         kind = kind_of(place(uri), TARGET_FIELD)
-        if kind not in passed:
-            self_test(spark.root, place(uri), field=TARGET_FIELD)
-            passed.add(kind)
+        if kind not in self._passed:
+            self._test(place(uri))
+            self._passed.add(kind)
         return uri
 
-    return check
+    def _test(self, uri: str) -> None:
+        if self._spark is None:
+            self_test_directly(uri, field=TARGET_FIELD)
+        with self._lock:
+            spark = self._spark
+            if spark is None:
+                self._untried.append(uri)
+                return
+        self_test(spark.root, uri, field=TARGET_FIELD)
+
+    def _test_by_spark(self, spark: SparkAccess) -> None:
+        """Test with Spark where it may write from now on. Raises as `self_test`."""
+        with self._lock:
+            self._spark, untried = spark, [*self._untried]
+        for uri in untried:
+            self_test(spark.root, uri, field=TARGET_FIELD)

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_access import SparkAccess
+from iscp.bootstrap.self_tests import check_of_targets
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.spec.spec import ChangeMode
@@ -116,6 +117,7 @@ def test_spark_that_is_needed_midway_starts_then(tmp_path: Path, spark_runtime: 
 
     spark = DeferredSpark(start, local=True)
     pipeline = Pipeline(tmp_path, spark, DIRECT_BYTES_MAX)
+    check_of_targets(spark, ())(pipeline.target("plain"))  # passes once more, with Spark, at the start
     plain = pipeline.job("plain", key=("id",))
     only(pipeline.run(plain))
     assert not spark.started

@@ -11,6 +11,8 @@ import os
 import select
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -20,7 +22,9 @@ from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import commit_name, on_s3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from deltalake import DeltaTable
 
 ANSWER_TIMEOUT_S = 20.0
 """How long a racing writer may take to answer; then the self-test fails, and the node does not start."""
@@ -224,6 +228,57 @@ class DeltaRsContender:
         return _read_line(self._child.stdout, self.name)
 
 
+class DeltaRsThread:
+    """Commits through delta-rs on a thread of this process, which makes the table if there is none."""
+
+    def __init__(self, table: str, name: str) -> None:
+        """Raises OSError if the table cannot be made."""
+        self.name = name
+        with _as_os_error():
+            self._handle = _open_table(table)
+        self._thread = ThreadPoolExecutor(1, "iscp-selftest")
+        self._won: Future[bool] | None = None
+        self._version = -1
+
+    def prepare(self, version: int) -> None:
+        with _as_os_error():
+            self._handle.update_incremental()
+        self._version = version
+
+    def start(self) -> None:
+        self._won = self._thread.submit(_commit, self._handle, self.name, self._version)
+
+    def result(self) -> bool:
+        """Raises OSError if the commit failed for another reason than that the version is there."""
+        assert self._won is not None
+        with _as_os_error():
+            return self._won.result(ANSWER_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except DeltaError as fault:
+        raise OSError(str(fault)) from fault
+
+
+def _open_table(table: str) -> DeltaTable:
+    """Return the table at `table`, which is made if there is none. Raises DeltaError and OSError."""
+    from deltalake import DeltaTable
+    from deltalake.schema import Field, PrimitiveType, Schema
+
+    options = table_options(table)
+    if DeltaTable.is_deltatable(table, storage_options=options):
+        return DeltaTable(table, storage_options=options)
+    return DeltaTable.create(table, Schema([Field("x", PrimitiveType("long"))]), storage_options=options)
+
+
 def _read_line(stream: IO[bytes], name: str) -> str:
     line = b""
     while not line.endswith(b"\n"):
@@ -238,21 +293,14 @@ def _read_line(stream: IO[bytes], name: str) -> str:
 
 def _contend(table: str, name: str) -> None:
     """The child: a version a line on stdin, what became of it on stdout."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
-    from deltalake.schema import Field, PrimitiveType, Schema
 
     def answer(word: object) -> None:
         sys.stdout.write(" ".join(str(word).split()) + "\n")
         sys.stdout.flush()
 
     try:
-        options = table_options(table)
-        if DeltaTable.is_deltatable(table, storage_options=options):
-            handle = DeltaTable(table, storage_options=options)
-        else:
-            one = Schema([Field("x", PrimitiveType("long"))])
-            handle = DeltaTable.create(table, one, storage_options=options)
+        handle = _open_table(table)
     except (DeltaError, OSError) as fault:
         answer(fault)
         return

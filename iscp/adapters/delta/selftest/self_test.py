@@ -11,20 +11,29 @@ import errno
 import os
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from iscp.adapters.delta.selftest.commit_race import DeltaRsContender, Round, StoreContender, breaches, hadoop_uri, race
+from iscp.adapters.delta.selftest.commit_race import (
+    DELTA_RS,
+    DeltaRsContender,
+    DeltaRsThread,
+    Round,
+    StoreContender,
+    breaches,
+    hadoop_uri,
+    race,
+)
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.storage import conditional_writes, files, s3_settings
 from iscp.adapters.delta.storage.locations import S3
 from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -97,6 +106,16 @@ def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROU
     do it, and where a version has not exactly one winner that knows it; `field` is what named the target. Raises
     StorageError where it could not be tried.
     """
+    return _test_beside(target, field, lambda scratch, store: _race_in(spark, scratch, store, field, rounds))
+
+
+def self_test_directly(target: str, *, field: str, rounds: int = ROUNDS) -> SelfTestReport:
+    """Races delta-rs against itself beside `target`, as `self_test` does, for where Spark writes nothing as yet."""
+    return _test_beside(target, field, lambda scratch, store: _race_directly(scratch, store, field, rounds))
+
+
+def _test_beside(target: str, field: str, run: Callable[[str, _TestedStore], list[Round]]) -> SelfTestReport:
+    """Have `run` race in a scratch directory beside the target, and judge the outcomes."""
     began_s = time.monotonic()
     remote = target.startswith(S3)
     beside = target.rpartition("/")[0] if remote else str(_nearest(target, field))
@@ -108,7 +127,7 @@ def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROU
     except OSError as fault:
         raise verdict(fault, f"nothing can be written in {beside} ({fault})", field, _WRITABLE) from fault
     try:
-        outcomes = _race_in(spark, scratch, store, field, rounds)
+        outcomes = run(scratch, store)
     finally:
         with suppress(OSError):
             files.remove_tree(scratch)
@@ -168,6 +187,18 @@ def _race_in(spark: SparkSession, scratch: str, store: _TestedStore, field: str,
         raise verdict(fault, message, field, store.remedy, remote=store is ON_S3) from fault
     finally:
         other.close()
+
+
+def _race_directly(scratch: str, store: _TestedStore, field: str, rounds: int) -> list[Round]:
+    with ExitStack() as open_contenders:
+        try:
+            contenders = [DeltaRsThread(scratch, f"{DELTA_RS} {number}") for number in (1, 2)]
+            for each in contenders:
+                open_contenders.callback(each.close)
+            return race(f"{scratch}/_delta_log", contenders, range(1, rounds + 1))
+        except OSError as fault:
+            message = f"a commit in {os.path.dirname(scratch)} failed ({fault})"
+            raise verdict(fault, message, field, store.remedy, remote=store is ON_S3) from fault
 
 
 def _require_refusal(own: StoreContender, scratch: str, store: _TestedStore, field: str) -> None:

@@ -72,6 +72,7 @@ class DeferredSpark:
         self.spark: SparkAccess | None = None
         """Spark, once it has started."""
         self._start = start
+        self._first: list[Callable[[SparkAccess], None]] = []
         self._starting = threading.Lock()
         self._state = threading.Lock()  # of the start and the end: whichever comes second ends what was started
         self._fault: Exception | None = None
@@ -89,6 +90,13 @@ class DeferredSpark:
 
     def new_session(self) -> SparkSession:
         return LateSession(lambda: self.use().new_session(), self.use).as_session()
+
+    def when_started(self, action: Callable[[SparkAccess], None]) -> None:
+        """Have `action` called once Spark has started, before anybody else uses it.
+
+        What it raises is raised as if the start had; Spark is killed then.
+        """
+        self._first.append(action)
 
     def use(self) -> SparkAccess:
         """Return Spark for the use of the calling thread, started now at the latest.
@@ -122,7 +130,7 @@ class DeferredSpark:
             if self._ended:
                 raise EngineError("Spark is needed, and was stopped before it had started")
             try:
-                spark = self._start()
+                spark = self._start_tested()
             except Exception as fault:
                 self._fault = fault
                 raise
@@ -133,6 +141,16 @@ class DeferredSpark:
                 spark.kill()
                 raise EngineError("Spark was stopped while it started")
             return spark
+
+    def _start_tested(self) -> SparkAccess:
+        spark = self._start()
+        try:
+            for action in self._first:
+                action(spark)
+        except BaseException:
+            spark.kill()
+            raise
+        return spark
 
     def _end(self) -> SparkAccess | None:
         with self._state:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from iscp.adapters.delta.selftest.commit_race import Round, commit_lines
-from iscp.adapters.delta.selftest.self_test import LOCAL, SelfTestError, kind_of, require_fair, verdict
+from iscp.adapters.delta.selftest.self_test import (
+    LOCAL,
+    SelfTestError,
+    kind_of,
+    require_fair,
+    self_test_directly,
+    verdict,
+)
 from iscp.core.values.errors import ErrorCode, IscpError, StorageError
 
 if TYPE_CHECKING:
@@ -22,6 +29,13 @@ def won_by(name: str, version: int) -> Round:
 def test_a_fair_race_counts_who_won(tmp_path: Path) -> None:
     rounds = [won_by("spark", 1), won_by("delta-rs", 2), won_by("spark", 3)]
     assert require_fair(rounds, str(tmp_path), "target", LOCAL.remedy) == {"spark": 2, "delta-rs": 1}
+
+
+def test_delta_rs_is_raced_against_itself_and_leaves_nothing(tmp_path: Path) -> None:
+    report = self_test_directly(f"{tmp_path}/not/there/yet", field="target", rounds=6)
+    assert sum(report.wins.values()) == 6
+    assert set(report.wins) <= {"delta-rs 1", "delta-rs 2"}
+    assert (report.directory, list(tmp_path.iterdir())) == (str(tmp_path), [])
 
 
 def test_one_double_win_in_many_rounds_fails_with_field_and_remedy(tmp_path: Path) -> None:
