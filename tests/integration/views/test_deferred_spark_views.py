@@ -1,0 +1,55 @@
+"""Views whose changes go without Spark start no JVM, once their queries are analyzed and their groups stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from deltalake import write_deltalake
+
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.adapters.delta.spark.deferred_spark import DeferredEngine, DeferredSpark
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_access import SparkAccess
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from tests.integration.views.conftest import Lake, ViewBench
+
+pytestmark = pytest.mark.spark
+
+QUERIES = {
+    "groups": "SELECT b, count(*) AS n, sum(a) AS s, avg(n) AS m FROM t GROUP BY b",
+    "joins": "SELECT t.a, t.b, u.y FROM t JOIN u ON t.a = u.a WHERE t.a > 0",
+    "groups of joins": "SELECT t.b, count(*) AS n, sum(u.y) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.b",
+}
+
+
+def never() -> SparkAccess:
+    raise AssertionError("Spark was started")
+
+
+def without_spark(view: ViewBench) -> None:
+    """Have the view refreshed by an engine whose Spark fails the test."""
+    spark = DeferredSpark(never, local=True)
+    view.engine = cast(SparkEngine, DeferredEngine(spark))
+    view.source = DeltaChangeSource(
+        by_spark=table_opener(spark.root), load_state=state_loader(spark.root), list_files=file_lister(spark.root)
+    )
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_few_changed_rows_start_no_jvm(tmp_path: Path, spark_runtime: SparkRuntime, name: str) -> None:
+    lake = Lake(tmp_path, seed=7)
+    view = ViewBench(lake, spark_runtime, QUERIES[name], ["t", "u"] if "joins" in name else ["t"])
+    assert view.run().ok
+    for table, uri in lake.uris.items():
+        write_deltalake(uri, lake._rows(table, 2), mode="append")
+    assert view.run().ok
+    without_spark(view)
+    for _ in range(4):
+        lake.change()
+        outcome = view.run()
+        assert outcome.error_msg == ""
+        assert outcome.strategy in (name.split()[0], "unchanged", ""), outcome.strategy_reason
+        view.assert_equal()
