@@ -132,6 +132,12 @@ class ChangeSet(Protocol):
         Raises ChangesUnavailableError.
         """
 
+    def ordered(self, key: Sequence[str], where: Sequence[str], *, hashed: bool) -> pa.Table | None:
+        """Return the changes of `all`, in its order, for which each condition of `where` holds.
+
+        `hashed`: each has the hash of its key as `_key_hash`. Return None if they are many, or if that takes Spark.
+        """
+
     def every(self) -> DataFrame:
         """Return the changes of `all` in no order.
 

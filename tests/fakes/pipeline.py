@@ -139,6 +139,9 @@ class FakeFeed:
         span, states = range(self.span.from_version + 1, self.span.to.version + 1), self._source.states
         return [(v, i, states[v].get(i)) for v in span for i in sorted(states[v - 1].keys() | states[v].keys())]
 
+    def ordered(self, key: Sequence[str], where: Sequence[str], *, hashed: bool) -> None:
+        """All of its changes are for Spark to put in order."""
+
     def every(self) -> Any:
         return self.all(())
 

@@ -12,11 +12,13 @@ from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.bootstrap.self_tests import check_of_targets
+from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.spec.spec import ChangeMode
 
 from .conftest import ROWS, Pipeline
+from .feeding import Feed
 from .indexing import Indexing, documents
 
 
@@ -93,6 +95,27 @@ def test_small_indexes_are_built_and_followed_without_a_jvm(without: Pipeline, k
     indexing.delete("id = 3")
     assert only(indexing.run(job)).data_type is DataType.TAIL
     indexing.assert_equal(job)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("consumer", [{}, {"columns": ("v", "id"), "where": "g < 5"}], ids=["all", "some"])
+def test_changes_of_a_feed_start_no_jvm(
+    tmp_path: Path, without: Pipeline, spark_runtime: SparkRuntime, consumer: dict[str, Any]
+) -> None:
+    feed = Feed(Pipeline(tmp_path / "built", spark_runtime, DIRECT_BYTES_MAX), **consumer)
+    assert feed.run().ok
+    follower = without.new_runner(without.failpoints, kinds=lambda name: ChangefeedKind())
+
+    def follow() -> None:
+        assert feed.run(runner=follower).error_msg == ""
+
+    feed.pipeline.upsert([1, 2, ROWS + 1], "new")
+    follow()
+    feed.pipeline.delete("id % 10 = 3")
+    follow()
+    feed.pipeline.insert(range(100, 120))
+    follow()
+    feed.assert_equal((lambda row: row["g"] < 5) if consumer else (lambda row: True))
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.key_bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row, spanning
+from iscp.adapters.delta.rows.key_hashes import key_hashes
 from iscp.adapters.delta.rows.net_changes import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -40,7 +41,7 @@ from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_
 from iscp.adapters.system.late_imports import F, T
 from iscp.core.job.usage import UsagePart
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
-from iscp.core.sql.sql_names import quoted
+from iscp.core.sql.sql_names import KEY_HASH, quoted
 from iscp.ports.rows import Rows
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
 from iscp.ports.work_timer import charged_as
@@ -133,6 +134,19 @@ class DeltaChangeSet:
                 raw.count()  # what cannot be read has to show here
         is_written = F.col(CHANGE_TYPE).isin(*WRITES)
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
+
+    @charged_as(UsagePart.READ)
+    def ordered(self, key: Sequence[str], where: Sequence[str], *, hashed: bool) -> pa.Table | None:
+        special = has_special_texts(field.metadata for field in self._schema.fields)
+        if self._span.steps or special or not fits_arrow(self._schema, key):
+            return None
+        rows = self._rows
+        for condition in where:
+            rows = None if rows is None else passing_rows(rows, condition)
+        hashes = None if rows is None or not hashed else key_hashes(rows, key)
+        if rows is None or (hashed and hashes is None):
+            return None
+        return (rows if hashes is None else rows.append_column(KEY_HASH, hashes)).take(_order_of(rows, key))
 
     def every(self) -> DataFrame:
         return self._raw(())
@@ -285,6 +299,20 @@ def _count_rows(frame: DataFrame, key: Sequence[str]) -> _Counted:
         doubtful=any(row[2] for row in each),
         bounds=spanning([bounds_of_row(names, row[3:]) for row in each]) if all_absent else {},
     )
+
+
+def _order_of(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    """Return the places of the rows in the order of a changefeed: by version and key, nulls first, each key's former
+    row before the one that was written.
+    """
+    names = {name.lower(): name for name in rows.column_names}
+    columns = [rows[COMMIT_VERSION]]
+    for name in key:
+        values = rows[names[name.lower()]]
+        columns += [pc.is_valid(values), values]
+    columns.append(pc.is_in(rows[CHANGE_TYPE], value_set=pa.array(WRITES)))
+    by = [str(place) for place in range(len(columns))]
+    return pc.sort_indices(pa.table(columns, by), [(each, "ascending") for each in by])
 
 
 def _restricted(frame: DataFrame, where: Sequence[str]) -> DataFrame:

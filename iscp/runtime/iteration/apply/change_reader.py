@@ -17,7 +17,7 @@ from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_
 from iscp.core.rows.key_ranges import condition_sql, hash_sql
 from iscp.core.rows.netting import Op
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_names import OP, quoted
+from iscp.core.sql.sql_names import KEY_HASH, OP, quoted
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import WatermarkTxn
@@ -218,8 +218,22 @@ class IterationRetriever:
         return (self._feed or self._engine).batches(frame, BATCH_ROWS_MAX)
 
     def _every(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        for table in self._batches(self.all()):
+        few = self._few_changes()
+        for table in self._batches(self.all()) if few is None else _cut(few):
             yield table, table.slice(0, 0)
+
+    def _few_changes(self) -> pa.Table | None:
+        """Return what `all` has, if Spark is not needed for it."""
+        if self._feed is None:
+            return None
+        rows = self._feed.ordered(self._spec.key, self._row.conditions, hashed=self._sharded)
+        if rows is None:
+            return None
+        names = {name.lower(): name for name in rows.column_names}
+        marks = [*([KEY_HASH] if self._sharded else []), "_change_type", *_STAMPS]
+        own = [name for name in rows.column_names if name not in (*_OF_CHANGES, *marks)]
+        wanted = [*(self._spec.columns or own), *marks]
+        return rows.select([names[name.lower()] for name in wanted]).rename_columns(wanted)
 
     def _pairs(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yield deletes before inserts.
@@ -237,3 +251,9 @@ class IterationRetriever:
         yield first, last
         for more in inserts:
             yield more, last.slice(0, 0)
+
+
+def _cut(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in tables of up to BATCH_ROWS_MAX, at least one."""
+    for start in range(0, max(1, len(rows)), BATCH_ROWS_MAX):
+        yield rows.slice(start, BATCH_ROWS_MAX)
