@@ -283,5 +283,20 @@ class Staging(Protocol):
         """Make staged files the table's whole content, in one commit."""
 
 
-class Sink(SinkReader, SinkWriter, Staging, Protocol):
+class TargetNotes(Protocol):
+    """Stores small files about a target in its directory, where nobody takes them for rows or for waste.
+
+    All methods raise StorageError.
+    """
+
+    def read_note(self, name: str, bytes_max: int) -> bytes | None:
+        """Return the content of a note, or None if there is none; whoever may write to the target may have put it
+        there.
+        """
+
+    def write_note(self, name: str, content: bytes) -> None:
+        """Write a note in the place of the one of that name; readers find either of them whole."""
+
+
+class Sink(SinkReader, SinkWriter, Staging, TargetNotes, Protocol):
     """A Delta table that a job maintains."""

@@ -227,3 +227,6 @@ class ChangeSource(Protocol):
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         """Return the columns as of `version`, in order."""
+
+    def schema_json(self, uri: str, version: int) -> str:
+        """Return the schema as of `version`, as the table's log has it; no session is needed for that."""

@@ -5,6 +5,7 @@ Rows are a plain dict, id → value; a "frame" is such a dict. `before_commit` i
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -277,6 +278,10 @@ class FakeSource:
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self.names
+
+    def schema_json(self, uri: str, version: int) -> str:
+        fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in self.names]
+        return json.dumps({"type": "struct", "fields": fields})
 
 
 @dataclass

@@ -18,6 +18,7 @@ from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.target_notes import read_note, write_note
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.build.build_request import BuildId
@@ -166,6 +167,20 @@ def test_a_table_above_or_below_a_place_is_found(uri: str) -> None:
     assert catalog.table_around(f"{uri}/lake") == f"{uri}/lake/deep/inner"
     for free in ("outer", "lake/deep/inner", "lake/deep/beside", "out"):
         assert catalog.table_around(f"{uri}/{free}") == ""
+
+
+def test_a_note_beside_a_table_is_replaced_and_no_part_of_it(uri: str) -> None:
+    write_deltalake(uri, rows(1))
+    assert read_note(uri, "n", 100) is None
+    for content in (b"one", b"another"):
+        write_note(uri, "n", content)
+        assert read_note(uri, "n", 100) == content
+    with pytest.raises(StorageError, match="more than the 3"):
+        read_note(uri, "n", 3)
+    DeltaTable(uri).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert read_note(uri, "n", 100) == b"another"
+    assert DeltaCatalog(s3=True).table_around(uri) == ""
+    assert DeltaTable(uri).to_pyarrow_table().num_rows == 1
 
 
 def test_rows_of_a_target_are_marked_as_gone(uri: str) -> None:

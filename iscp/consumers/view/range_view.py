@@ -89,8 +89,7 @@ class RangeBuiltView(ViewConsumer):
     ) -> Refreshed | None:
         with translating("publish the view"), measuring(self._clock) as parts, reading_changes("publish the view"):
             end = _end_of(self._source, terms)
-            self._memory.forget_query()
-            query = self._query(context, end)
+            query = self._query_anew(context, end)
             try:
                 consumed = self._publish(context, query, end, manifests, terms)
             except (EngineError, E.PySparkException, Py4JJavaError) as error:
@@ -100,6 +99,7 @@ class RangeBuiltView(ViewConsumer):
                 return None
             if consumed is None:
                 return None
+            self._ways.store()
             size = size_of_tables(self._source, end.marks)
         due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
         reason = f"{order.full}, by ranges of {self._own}"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
+from iscp import __version__
 from iscp.adapters.delta.rows.joined_rows import net_rows
+from iscp.adapters.delta.spark.analysis_versions import analysis_versions
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.adapters.system.late_imports import E
 from iscp.consumers.commit_tag import commit_tag
@@ -17,6 +20,8 @@ from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.logged_jobs import logged_job
+from iscp.core.query.direct_ways import DirectWays
+from iscp.core.query.direct_ways_codec import WaysOrigin
 from iscp.core.query.group_query import key_columns
 from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.sql.time_dependence import exact_instant_s
@@ -32,6 +37,7 @@ from iscp.views.direct.group_state import UnfitGroupsError
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
+from iscp.views.refresh.stored_ways import StoredWays, find_ways
 from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables
 from iscp.views.refresh.view_memory import ViewMemory
 from iscp.views.refresh.view_query import ViewQuery
@@ -58,6 +64,8 @@ class ViewConsumer(Consumer):
         self._interval_s = row.spec.trigger.interval_s
         self._memory = memory
         self._recent = recent
+        memory.stored = memory.stored or StoredWays(self._sink, _origin_of(view))
+        self._ways = memory.stored
 
     def position(self, row: JobRow) -> Position:
         return self._sink.position(row)
@@ -91,6 +99,7 @@ class ViewConsumer(Consumer):
         with translating("refresh the view"), measuring(self._clock) as parts:
             end = self._end(order.to)
             done = self._refresh(context, order, end)
+            self._ways.store()
         if done.strategy == Strategy.FULL:
             size = size_of_tables(self._source, done.consumed.position.sources)
             parts.rows_in, parts.bytes_in = size.rows, size.bytes
@@ -122,6 +131,13 @@ class ViewConsumer(Consumer):
     def _query(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:
         query = ViewQuery(context.session, self._source, self._view.query, end, self._recent, self._memory.sizes)
         self._memory.by_time = query.by_time
+        return query
+
+    def _query_anew(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:
+        """Return the query for all rows, and go on with the ways of its plan."""
+        self._memory.forget_query()
+        query = self._query(context, end)
+        self._memory.learn(self._learn_ways(query, end))
         return query
 
     def _follow(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed:
@@ -179,8 +195,24 @@ class ViewConsumer(Consumer):
             return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
         return None
 
+    def _find_ways(self, context: ConsumeContext, end: RefreshEnd) -> DirectWays:
+        """Return the ways that are stored beside the target, or those of the query's plan."""
+        ways = self._ways.read(self._schemas(end))
+        if ways is not None and (not ways.columns or self._sink.schema_matches(ways.schema_json)):
+            return ways
+        return self._learn_ways(self._query(context, end), end)
+
+    def _learn_ways(self, query: ViewQuery, end: RefreshEnd) -> DirectWays:
+        ways = find_ways(query.analyzed)
+        self._ways.learn(ways, self._schemas(end))
+        return ways
+
+    def _schemas(self, end: RefreshEnd) -> dict[str, str]:
+        tables = self._view.query.tables.items()
+        return {name: self._source.schema_json(uri, end.tables[uri].to.version) for name, uri in tables}
+
     def _follow_groups(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
-        groups = self._memory.groups(lambda: self._query(context, end).analyzed)
+        groups = self._memory.groups(partial(self._find_ways, context, end))
         if groups is None:
             return None
         if (changes := groups.rows.changes(context.session, self._source, spans)) is None:
@@ -201,7 +233,7 @@ class ViewConsumer(Consumer):
         return replace(merge_few(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
 
     def _follow_joins(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
-        joined, tag = self._memory.rows(lambda: self._query(context, end).analyzed), self._tail_tag(context, end, 0.0)
+        joined, tag = self._memory.rows(partial(self._find_ways, context, end)), self._tail_tag(context, end, 0.0)
         if joined is None or not self._sink.marks_rows(tag):
             return None
         if (changes := joined.changes(context.session, self._source, spans)) is None:
@@ -277,8 +309,7 @@ class ViewConsumer(Consumer):
 
     def _recompute(self, context: ConsumeContext, end: RefreshEnd, reason: str, *, warn: bool) -> Refreshed:
         began_s = self._clock.monotonic_s()
-        self._memory.forget_query()
-        query = self._query(context, end)
+        query = self._query_anew(context, end)
         try:
             consumed = self._write_all(context, query, end)
         except (EngineError, E.PySparkException, Py4JJavaError) as error:
@@ -307,3 +338,7 @@ class ViewConsumer(Consumer):
             return Consumed(self._sink.replace(rows, tag, context.guard), 0, 0)
         manifest = self._sink.stage(Rows(lambda: rows), tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+
+
+def _origin_of(view: ViewSpec) -> WaysOrigin:
+    return WaysOrigin(view.query.sql, view.query.tables, {"iscp": __version__, **analysis_versions()})

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from iscp.adapters.delta.rows.column_kinds import whole_types
 from iscp.adapters.system.late_imports import T
+from iscp.core.query.direct_ways import SUMMED_DIGITS_MAX, GroupedRows
 from iscp.core.query.group_query import GroupQuery, Output
-from iscp.core.query.join_query import JoinQuery
 from iscp.core.query.query_plan import OperatorKind
 from iscp.core.values.totals import AggregateKind
 from iscp.views.catalyst.aggregates import fails_beyond_type, kind_of
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.direct.join_plan import equal_types, find_joined_columns
-
-_DIGITS_MAX = 18
-"""Digits of a decimal whose values and their sums fit in a whole number of 64 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedRows:
-    """Rows and how they are grouped: `query` names the columns of `rows` by their places: `c0`, `c1`, …"""
-
-    query: GroupQuery
-    rows: JoinQuery
 
 
 def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) -> GroupedRows | None:
@@ -95,4 +83,6 @@ class _Finder:
 
     def _adds_up(self, name: str) -> bool:
         kind = self._types[name]
-        return isinstance(kind, whole_types()) or (isinstance(kind, T.DecimalType) and kind.precision <= _DIGITS_MAX)
+        return isinstance(kind, whole_types()) or (
+            isinstance(kind, T.DecimalType) and kind.precision <= SUMMED_DIGITS_MAX
+        )

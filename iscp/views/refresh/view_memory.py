@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ import pyarrow as pa
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
-from iscp.adapters.system.late_imports import A
+from iscp.adapters.system.late_imports import A, T
+from iscp.core.query.direct_ways import DirectWays
 from iscp.core.query.group_query import GroupQuery, key_columns
 from iscp.core.query.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.query.refresh_choice import RefreshSample, with_sample
@@ -20,12 +22,10 @@ from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
 from iscp.ports.source import ChangeSource, SourceRange
-from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.plan_leaves import BuildTimer
-from iscp.views.direct.group_plan import find_group_query
 from iscp.views.direct.group_state import GROUPS_MAX, GroupChanges, change_groups, stored_frame, sum_up
-from iscp.views.direct.join_plan import find_join_query
 from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
+from iscp.views.refresh.stored_ways import StoredWays
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Spans, reading
 
 if TYPE_CHECKING:
@@ -174,10 +174,11 @@ class ViewMemory:
         self._tables = tables
         self._groups: ViewGroups | None = None
         self._rows: ViewRows | None = None
-        self._analyzed = False
+        self._known = False
         self._worth = StoringWorth()
         self._builds = 0
         self.sizes = TableSizes()
+        self.stored: StoredWays | None = None
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 
@@ -197,30 +198,31 @@ class ViewMemory:
         """Return when its rows change as time passes, in Unix seconds; 0: they do not."""
         return 0.0 if self.by_time is None else next_refresh_at_s(self.by_time, refreshed_at_s, now_s, interval_s)
 
-    def groups(self, analyze: Callable[[], AnalyzedQuery]) -> ViewGroups | None:
+    def groups(self, find: Callable[[], DirectWays]) -> ViewGroups | None:
         """Return how the view is refreshed group by group, if it can be; found out once, while no table's columns
         change.
         """
-        self._find_out(analyze)
+        self._find_out(find)
         return self._groups
 
-    def rows(self, analyze: Callable[[], AnalyzedQuery]) -> ViewRows | None:
+    def rows(self, find: Callable[[], DirectWays]) -> ViewRows | None:
         """Return how the view's rows are joined, if they can be here; found out as `groups`."""
-        self._find_out(analyze)
+        self._find_out(find)
         return self._rows
 
-    def _find_out(self, analyze: Callable[[], AnalyzedQuery]) -> None:
-        if self._analyzed:
-            return
-        analyzed = analyze()
-        grouped = find_group_query(analyzed.catalyst, analyzed.root, analyzed.columns)
-        joined = find_join_query(analyzed.catalyst, analyzed.root)
-        if grouped is not None:
-            rows = self._joined(grouped.rows, [f"c{place}" for place in range(len(grouped.rows.outputs))])
-            self._groups = ViewGroups(grouped.query, rows, A.to_arrow_schema(analyzed.columns), self._worth)
-        if joined is not None:
-            self._rows = self._joined(joined, analyzed.columns.names)
-        self._analyzed = True
+    def _find_out(self, find: Callable[[], DirectWays]) -> None:
+        if not self._known:
+            self.learn(find())
+
+    def learn(self, ways: DirectWays) -> None:
+        """Take the ways in which the view is refreshed without Spark."""
+        if ways.grouped is not None:
+            rows = self._joined(ways.grouped.rows, [f"c{place}" for place in range(len(ways.grouped.rows.outputs))])
+            columns = A.to_arrow_schema(T.StructType.fromJson(json.loads(ways.schema_json)))
+            self._groups = ViewGroups(ways.grouped.query, rows, columns, self._worth)
+        if ways.joined is not None:
+            self._rows = self._joined(ways.joined, [each.name for each in ways.columns])
+        self._known = True
 
     def _joined(self, query: JoinQuery, names: Sequence[str]) -> ViewRows:
         return ViewRows(query, tuple(self._tables[each.name] for each in query.tables), tuple(names))
@@ -231,4 +233,4 @@ class ViewMemory:
 
     def forget_query(self) -> None:
         """Forget the analyzed query, as the tables' columns may be others."""
-        self._groups, self._rows, self._analyzed = None, None, False
+        self._groups, self._rows, self._known = None, None, False

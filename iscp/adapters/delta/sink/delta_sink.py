@@ -44,6 +44,7 @@ from iscp.adapters.delta.sink.target_creation import commit_properties, create_t
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.delta.storage.target_notes import read_note, write_note
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.usage import UsagePart
@@ -261,6 +262,12 @@ class DeltaSink:
         self._commit_actions(actions, "overwrite", tag)
         self._failpoints.reach("publish.after")
         return self._confirm_commit(tag)
+
+    def read_note(self, name: str, bytes_max: int) -> bytes | None:
+        return read_note(self._uri, name, bytes_max)
+
+    def write_note(self, name: str, content: bytes) -> None:
+        write_note(self._uri, name, content)
 
     def tidy(self) -> None:
         self._checkpoints.make()

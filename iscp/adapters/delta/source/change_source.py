@@ -245,6 +245,10 @@ class DeltaChangeSource:
         return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).columns
 
     @charged_as(UsagePart.READ)
+    def schema_json(self, uri: str, version: int) -> str:
+        return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).schema_json
+
+    @charged_as(UsagePart.READ)
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
         try:
             return size_at(uri, version, piece_bytes)

@@ -76,6 +76,11 @@ _DELTA = _JarSet("Delta's jars", "ivy.xml", "jars.sha256")
 _S3 = _JarSet("The jars for S3", "ivy-s3.xml", "jars-s3.sha256")
 
 
+def delta_release() -> str:
+    """Return the name and version of the jar with which Spark reads and writes Delta tables."""
+    return next(name.removesuffix(".jar") for name in _DELTA.read_sums() if name.startswith("delta-spark"))
+
+
 def delta_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
     """Return Delta's jars, from `cache_dir`, or resolved into it: once, by one process at a time.
 

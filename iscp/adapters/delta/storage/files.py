@@ -146,6 +146,17 @@ def create(path: str, content: bytes) -> bool:
     return True
 
 
+def replace(path: str, content: bytes) -> None:
+    """Write a file, whatever is there under its name; readers find the one or the other, whole."""
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        with _s3_faults():
+            obstore.put(client, key, content)
+        return
+    with write_beside(path, content) as hidden:
+        os.replace(hidden, path)
+
+
 @contextmanager
 def write_beside(path: str, content: bytes) -> Iterator[str]:
     """Write a file beside a local path, under a name that nobody reads, whose content outlives a power loss.
