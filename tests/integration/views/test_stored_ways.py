@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from iscp.adapters.delta.log.live_files import list_files_here, load_state_here
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.spark_read import state_loader
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
@@ -53,14 +53,13 @@ class NoSession:
 
 
 class Newcomer:
-    """Refreshes a bench's view in a process that knows nothing of it, and has no session."""
+    """Refreshes a bench's view in a process that knows nothing of it, and has no Spark."""
 
     def __init__(self, view: ViewBench) -> None:
         self.view, self.kind = view, ViewKind()
-        self.source = DeltaChangeSource()
-        load_state = state_loader(view.runtime.root)
+        self.source = DeltaChangeSource(load_state=load_state_here, list_files=list_files_here)
         self.pool = SinkPool(
-            lambda uri: DeltaSink(uri, view.failpoints, load_state),
+            lambda uri: DeltaSink(uri, view.failpoints, load_state_here),
             lambda uri: uri,
             view.clock,
             view.failpoints,
@@ -123,6 +122,23 @@ def test_joins_need_no_refresh_between_the_build_and_the_newcomer(new_view: NewV
     append(view)
     assert Newcomer(view).refresh().strategy == "joins"
     view.assert_equal()
+
+
+def test_tables_with_deletion_vectors_and_checkpoints_are_followed_too(
+    new_view: NewView, spark_runtime: SparkRuntime
+) -> None:
+    view = new_view(JOINS, seed=80)
+    session = spark_runtime.new_session()
+    for uri in view.lake.uris.values():
+        session.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    settled(view)
+    for name, gone in (("t", "a = 2"), ("u", "a = 1")):
+        append(view)
+        session.sql(f"DELETE FROM delta.`{view.lake.uris[name]}` WHERE {gone}")
+        DeltaTable(view.lake.uris[name]).create_checkpoint()
+        DeltaTable(view.target).create_checkpoint()
+        assert Newcomer(view).refresh().strategy == "joins"
+        view.assert_equal()
 
 
 def test_that_there_is_no_way_is_stored_too(new_view: NewView) -> None:

@@ -1,8 +1,9 @@
 """The state of a table at a version, with all that the log has of each data file: its deletion vector above all.
 
-Checkpoints have many forms, and are read by libraries alone: `load_plain_state` has deltalake do it, and Spark reads
-those of tables of which deltalake does not show all. From there commits are followed one by one (Delta protocol,
-"Action Reconciliation"), as long as each is one whose actions are all known here.
+Checkpoints have many forms, and are read by libraries alone. `load_state_here` has deltalake do it, and finds deletion
+vectors, which that does not show, in the commits while these are there; Spark reads all other logs. From there commits
+are followed one by one (Delta protocol, "Action Reconciliation"), as long as each is one whose actions are all known
+here.
 """
 
 from __future__ import annotations
@@ -21,12 +22,22 @@ from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.delta.storage.locations import on_s3
 
 FOLLOWED_MAX = 1_000
 """Commits that are read one by one from what is known, or from the log's beginning; after more the state is loaded."""
 
+SEARCHED_ON_S3_MAX = 100
+"""Commits on S3, which are requests one after another, that are searched backwards for the deletion vectors of a
+table's files, instead of FOLLOWED_MAX; if a file was added before them, Spark reads the log.
+"""
+
+SEARCHED_ACTIONS_MAX = 500_000
+"""Actions that are searched so; after more, Spark reads the log."""
+
 _PLAIN_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 """Reader features of tables of whose files deltalake shows all that there is to know."""
+_VECTORS = "deletionVectors"
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 _MAPPING = "delta.columnMapping.mode"
 
@@ -165,19 +176,88 @@ def load_plain_state(uri: str, version: int) -> TableState:
     """
     with delta_faults(f"open {uri}"):
         table = open_delta(uri, version=version)
-        metadata, protocol = table.metadata(), table.protocol()
-        features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
-        mapped = metadata.configuration.get(_MAPPING, "none") != "none"
-        if mapped or metadata.partition_columns or not {*(protocol.reader_features or ())} <= _PLAIN_FEATURES:
+        features, about = _about(table, _PLAIN_FEATURES)
+        if about["partitionColumns"]:
             raise NotReadableHere
         adds = [_plain_add(each) for each in pa.table(table.get_add_actions()).to_pylist()]
-        about = {
-            "id": str(metadata.id),
-            "schemaString": table.schema().to_json(),
-            "partitionColumns": [],
-            "configuration": metadata.configuration,
-        }
     return TableState(features, about, {add["path"]: add for add in adds})
+
+
+def load_state_here(uri: str, version: int) -> TableState:
+    """Return the state of a table as `load_plain_state` does, or as deltalake and the commits together show it.
+
+    Raises as that one.
+    """
+    try:
+        return load_plain_state(uri, version)
+    except NotReadableHere:
+        return _load_marked_state(uri, version)
+
+
+def list_files_here(uri: str, version: int) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """Return the paths of all files as of a version, as `list_live_files` does, or with the deletion vectors that the
+    commits have.
+
+    Raises NotReadableHere where these are gone, and StorageError.
+    """
+    try:
+        return list_live_files(uri, version)
+    except NotReadableHere:
+        adds = _load_marked_state(uri, version).adds
+        return [(path, add.get("deletionVector")) for path, add in adds.items()]
+
+
+def _load_marked_state(uri: str, version: int) -> TableState:
+    """Return the state of a table with deletion vectors: deltalake says which files it has, from a checkpoint too, and
+    the commits by which action each was added.
+    """
+    with delta_faults(f"open {uri}"):
+        table = open_delta(uri, version=version)
+        features, about = _about(table, _PLAIN_FEATURES | {_VECTORS})
+        live = pa.table(table.get_add_actions())["path"].to_pylist()
+    return TableState(features, about, _find_added(uri, version, live))
+
+
+def _about(table: DeltaTable, features: frozenset[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a table's features and its metadata. Raises NotReadableHere where readers have to know others."""
+    metadata, protocol = table.metadata(), table.protocol()
+    mapped = metadata.configuration.get(_MAPPING, "none") != "none"
+    if mapped or not {*(protocol.reader_features or ())} <= features:
+        raise NotReadableHere
+    named = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
+    return named, {
+        "id": str(metadata.id),
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": metadata.partition_columns,
+        "configuration": metadata.configuration,
+    }
+
+
+def _find_added(uri: str, version: int, live: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the actions that have added these files, from the newest commit backwards.
+
+    Raises NotReadableHere where a file was added before those that are searched, or one of them is gone or unclear.
+    """
+    commits_left, actions_left = SEARCHED_ON_S3_MAX if on_s3(uri) else FOLLOWED_MAX, SEARCHED_ACTIONS_MAX
+    lacking, removed = {key_of_file(path) for path in live}, set[int]()
+    if len(lacking) < len(live):  # a file that is there with several vectors
+        raise NotReadableHere
+    found: dict[str, Mapping[str, Any]] = {}
+    for each in range(version, max(-1, version - commits_left), -1):
+        if not lacking:
+            break
+        actions = read_actions(uri, each)
+        if actions is None or len(actions) > actions_left or find_unclear(actions):
+            raise NotReadableHere
+        actions_left -= len(actions)
+        for add in (action["add"] for action in actions if "add" in action):
+            if (key := key_of_file(add["path"])) in lacking and key_of_action(add) not in removed:
+                lacking.discard(key)
+                found[add["path"]] = add
+        removed |= {key_of_action(action["remove"]) for action in actions if "remove" in action}
+    if lacking:
+        raise NotReadableHere
+    return found
 
 
 def list_live_files(uri: str, version: int) -> list[tuple[str, Mapping[str, Any] | None]]:
@@ -187,7 +267,7 @@ def list_live_files(uri: str, version: int) -> list[tuple[str, Mapping[str, Any]
     """
     with delta_faults(f"list the files of {uri}"):
         table: DeltaTable = open_delta(uri, version=version)
-        if "deletionVectors" in (table.protocol().reader_features or ()):
+        if _VECTORS in (table.protocol().reader_features or ()):
             raise NotReadableHere
         paths: list[str] = pa.table(table.get_add_actions())["path"].to_pylist()
     return [(path, None) for path in paths]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ from iscp.adapters.delta.log.live_files import (
     LoadState,
     NotReadableHere,
     TableState,
+    list_files_here,
     list_live_files,
-    load_plain_state,
+    load_state_here,
 )
 from iscp.adapters.delta.log.live_paths import ListFiles
 from iscp.adapters.delta.log.log_guard import guard_log
@@ -72,7 +74,9 @@ def require_files_of(session: SparkSession, uri: str, version: int | None = None
     """Raise as `ReadableFiles.require` where Spark is not to read all of a version, or of the newest."""
     guard_log(uri, version)
     at = newest_version(uri) if version is None else version
-    READABLE_FILES.require(uri, at, file_lister(session), partial(_list_by_spark, session))
+    # Of the deletion vectors that Spark is to open a checkpoint may name others than the commits do.
+    listed = partial(_list_files, session, list_live_files)
+    READABLE_FILES.require(uri, at, listed, partial(_list_by_spark, session))
 
 
 def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
@@ -202,11 +206,11 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
 
 
 def state_loader(session: SparkSession) -> LoadState:
-    """Loads by deltalake what it shows all of, and by Spark's snapshot the states of all other tables."""
+    """Load states as `load_state_here` does, and by Spark's snapshot those of all other tables."""
 
     def load(uri: str, version: int) -> TableState:
         try:
-            return load_plain_state(uri, version)
+            return load_state_here(uri, version)
         except (NotReadableHere, StorageError, TableNotFound):
             return _load_state(session, uri, version)
 
@@ -214,15 +218,16 @@ def state_loader(session: SparkSession) -> LoadState:
 
 
 def file_lister(session: SparkSession) -> ListFiles:
-    """Lists by deltalake, or by Spark where that does not open the table, or show its deletion vectors."""
+    """List files as `list_files_here` does, or else by Spark."""
+    return partial(_list_files, session, list_files_here)
 
-    def list_files(uri: str, version: int) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
-        try:
-            return list_live_files(uri, version)
-        except (NotReadableHere, StorageError, TableNotFound):
-            return _list_by_spark(session, uri, version)
 
-    return list_files
+def _list_files(
+    session: SparkSession, list_first: ListFiles, uri: str, version: int
+) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
+    with suppress(NotReadableHere, StorageError, TableNotFound):
+        return list_first(uri, version)
+    return _list_by_spark(session, uri, version)
 
 
 def _list_by_spark(session: SparkSession, uri: str, version: int) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
