@@ -40,3 +40,9 @@ def commit_tag(
         totals=context.position.totals if sources is None else NO_TOTALS,
         trace=context.trace if is_sampled(context.trace) else "",
     )
+
+
+def takeover_tag(context: ConsumeContext) -> CommitTag:
+    """Return the tag of a commit that repeats the position of another registration under the job's own id."""
+    watermark = context.position.watermark
+    return commit_tag(context, "takeover", watermark.version, watermark)

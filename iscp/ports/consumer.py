@@ -158,6 +158,14 @@ class Consumer(ABC):
     This is called while the source does not move. Raises Conflict if another writer won the seq.
     """
 
+    go_on_from: Callable[[ConsumeContext], Position | None] | None = None
+    """Repeat the position of the context, which another registration has made, by an empty commit under the job's id.
+
+    The rows and all that is stored beside them are the job's from then on, and what is on its way for the other fails.
+    Return the position after it, or None if that cannot be: then the sink is built. Raises Conflict if another writer
+    won the seq. Consumers without this are built.
+    """
+
     refresh: Callable[[ConsumeContext, RefreshOrder], Refreshed] | None = None
     """Bring the sink to the tables' versions in one numbered commit, all of them at once.
 

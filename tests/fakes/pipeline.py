@@ -301,6 +301,7 @@ class FakeTarget:
     shared: int = 0
     rows_gone: bool = False
     tells_columns: bool = True
+    takes_empty_commits: bool = True
 
     @charged_as(UsagePart.COMMIT)
     def commit(
@@ -347,6 +348,12 @@ class FakeConsumer(Consumer):
             rows = dict(snapshot)
         position = self._target.commit(retriever.data_type.value, retriever.seq, context, retriever.to, rows)
         return Consumed(position, len(rows), 0)
+
+    def go_on_from(self, context: ConsumeContext) -> Position | None:
+        at, target = context.position, self._target
+        if not target.takes_empty_commits:
+            return None
+        return target.commit("takeover", at.seq + 1, context, at.watermark, target.rows, at.sources)
 
     def tidy(self) -> None:
         self._target.tidied()

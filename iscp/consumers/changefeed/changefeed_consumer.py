@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +20,11 @@ from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.logged_jobs import logged_job
-from iscp.core.job.watermark_record import position_of, record_key
+from iscp.core.job.watermark_record import parse_record, position_of, record_key
 from iscp.core.rows import key_ranges as ranges
 from iscp.core.spec.spec import OnSchemaChange
 from iscp.core.sql.sql_names import quoted
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumed, RangedConsumer, Retriever
 from iscp.ports.rows import Rows
@@ -67,6 +69,29 @@ class ChangefeedConsumer(RangedConsumer):
         row = _row_schema(pa.schema(chosen) if chosen else schema)
         self._sink.open(row, self._key(row), self._shards)
         return context.position
+
+    def go_on_from(self, context: ConsumeContext) -> Position | None:
+        """Take the feed over as Consumer says, unless it has records of ranges, which say where each key stands."""
+        own, *others = (record_key(self._row.key.of_range(each), self._spec.target) for each in _with_others(self._row))
+        with self._begin(pa.schema([])) as commit:
+            text = commit.get(own)
+            if position_of(text).base_version != context.position.base_version or text is None:
+                raise Conflict(f"the feed {self._spec.target} has moved: another writer has committed")
+            if any(commit.get(each) is not None for each in others):
+                return None
+            record = replace(
+                parse_record(text),
+                seq=context.position.seq + 1,
+                job_id=context.row.job_id,
+                origin=context.row.origin,
+                from_version=context.position.watermark.version,
+                epoch=context.epoch,
+                attempt=uuid.uuid4().hex[:12],
+            )
+            commit.put(own, record.to_json())
+            context.guard.check()
+            commit.commit()
+        return record.position
 
     def tidy(self) -> None:
         self._sink.tidy()
@@ -158,6 +183,11 @@ class ChangefeedConsumer(RangedConsumer):
                 remedy="Bring it back; or set it to evolve: the feed has nulls there then",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
+
+
+def _with_others(row: JobRow) -> list[int]:
+    """Return the row's range, and then all that share keys with it."""
+    return [row.key.range_id, *ranges.overlapping(row.key.range_id)]
 
 
 def _each(first: tuple[pa.Table, pa.Table] | None, retriever: Retriever) -> Iterator[pa.Table]:

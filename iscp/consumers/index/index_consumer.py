@@ -19,6 +19,7 @@ from iscp.adapters.system.late_imports import A
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_rows import BATCH_ROWS_MAX, SHARED_KEY, index_tables
 from iscp.consumers.index.staged_rows import IndexRowStager
+from iscp.consumers.index.stored_vectors import vectors_among, vectors_of
 from iscp.consumers.shared_keys import ROWS_MAX
 from iscp.consumers.source_rows import find_dead_letters, rows_passing
 from iscp.core.build.build_request import BuildId
@@ -30,9 +31,8 @@ from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import NOTHING_APPLIED, DeadLetters, Position, Watermark
-from iscp.index.embedding.embedder import Known, Vectors
-from iscp.index.lance.address_lookup import ADDRESS
-from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR
+from iscp.index.embedding.embedder import Known
+from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import IndexTransaction
@@ -103,6 +103,10 @@ class IndexConsumer(Consumer):
             commit.apply(watermark.version, watermark.at_s)
             return self.commit_record(context, commit, watermark)
 
+    def go_on_from(self, context: ConsumeContext) -> Position:
+        with self._store.writing:
+            return self.commit_record(context, self._store.begin(), context.position.watermark)
+
     @charged_as(UsagePart.COMMIT)
     def commit_record(self, context: ConsumeContext, commit: IndexTransaction, watermark: Watermark) -> Position:
         """Commit what a transaction has gathered under the next seq, and return the position after it.
@@ -133,7 +137,7 @@ class IndexConsumer(Consumer):
 
     def stored_vectors(self, index: OpenIndex) -> Known | None:
         """Return what finds the vectors that the index has of this job's embedder; None where it has none."""
-        return _vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
+        return vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
 
     @property
     def range_built(self) -> IndexConsumer:
@@ -226,7 +230,7 @@ class IndexConsumer(Consumer):
         # Lance looks them up while the words of the new rows are found.
         seeking = seeker.submit(commit.seek, keys.to_pylist(), with_vectors=self._plan.embeds)
         writes = changes.filter(pc.is_in(changes[OP], value_set=pa.array(_WRITES))).drop_columns([OP])
-        known = (lambda hashes: _vectors_among(seeking.result(), hashes)) if self._plan.embeds else None
+        known = (lambda hashes: vectors_among(seeking.result(), hashes)) if self._plan.embeds else None
         added = encoder.encode(writes, known)
         found = seeking.result()
         _require_fit(found, keys, changes[OP])
@@ -358,42 +362,3 @@ def _without_equal(added: pa.Table, found: pa.Table) -> tuple[pa.Table, pa.Table
     some = pa.array(equal, pa.string())
     come, go = (each.filter(pc.invert(pc.is_in(each[KEY], value_set=some))) for each in (added, found))
     return come, go
-
-
-def _vectors_among(found: pa.Table, hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
-    """Return the vectors of rows that go, by the hashes of their texts."""
-    wanted = found.filter(pc.is_in(found[TEXT_HASH], value_set=pa.array(hashes, found.schema.field(TEXT_HASH).type)))
-    return _by_hash(wanted)
-
-
-def _vectors_of(index: OpenIndex) -> Known:
-    """Return what finds vectors that an index has stored, by the hashes of their texts."""
-    cached: list[pa.Table] = []
-
-    def known(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
-        if VECTOR not in index.dataset.schema.names:
-            return {}
-        with lance_faults(f"read {index.root}"):
-            return found(hashes)
-
-    def found(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
-        if not cached:
-            cached.append(
-                index.dataset.scanner(
-                    columns=[TEXT_HASH], filter=f"{TEXT_HASH} IS NOT NULL", with_row_address=True
-                ).to_table()
-            )
-        kind = index.dataset.schema.field(TEXT_HASH).type
-        places = pc.index_in(pa.array(hashes, kind), value_set=cached[0][TEXT_HASH].combine_chunks()).drop_null()
-        addresses = cached[0][ADDRESS].combine_chunks().take(places).to_pylist()
-        return _by_hash(index.dataset._take_rows(addresses, columns=[TEXT_HASH, VECTOR])) if addresses else {}
-
-    return known
-
-
-def _by_hash(rows: pa.Table) -> dict[bytes, Vectors]:
-    some = rows.filter(pc.is_valid(rows[VECTOR]))
-    flat = some[VECTOR].combine_chunks()
-    size = flat.type.list_size
-    matrix = flat.flatten().to_numpy(zero_copy_only=False).reshape(-1, size).astype("float32")
-    return dict(zip(some[TEXT_HASH].to_pylist(), matrix, strict=True))

@@ -12,7 +12,7 @@ from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.arrow_frame import columns_of, frame_of_arrow
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.system.late_imports import F, T
-from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.commit_tag import commit_tag, takeover_tag
 from iscp.consumers.replica.dead_letter import DeadLetterBox
 from iscp.consumers.shared_keys import differing, find_shared_keys
 from iscp.consumers.source_rows import find_dead_letters, rows_passing
@@ -69,6 +69,10 @@ class ReplicaConsumer(Consumer):
         context.guard.check()
         tag = commit_tag(context, "renewal", watermark.version, watermark)
         return self._sink.renew(tag) or context.position
+
+    def go_on_from(self, context: ConsumeContext) -> Position | None:
+        context.guard.check()
+        return self._sink.renew(takeover_tag(context))
 
     def tidy(self) -> None:
         self._sink.tidy()

@@ -41,9 +41,16 @@ class StoredInput:
 
     def is_at(self, context: ConsumeContext) -> bool:
         """Return whether the view's rows, at their position, were made of it."""
-        there, view = self._position(context), context.position
-        same = (there.job_id, there.sources, there.as_of_s) == (view.job_id, view.sources, view.as_of_s)
-        return bool(there.sources) and same and not there.void
+        return _goes_with(self._position(context), context.position)
+
+    def go_on_from(self, context: ConsumeContext) -> None:
+        """Make it the job's, if the view's rows, which another registration has made, were made of it.
+
+        Otherwise it stays what it is, and is written again when it is needed.
+        """
+        there = self._position(context)
+        if _goes_with(there, context.position):
+            self._sink.renew(self._tag(context, there, context.position))
 
     def rows(self, context: ConsumeContext) -> DataFrame:
         return self.rows_if_few(context)[0]
@@ -130,3 +137,8 @@ class StoredInput:
             sources=view.sources if view else {},
             as_of_s=view.as_of_s if view else 0.0,
         )
+
+
+def _goes_with(there: Position, view: Position) -> bool:
+    same = (there.job_id, there.sources, there.as_of_s) == (view.job_id, view.sources, view.as_of_s)
+    return bool(there.sources) and same and not there.void

@@ -14,7 +14,7 @@ from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.analysis_versions import analysis_versions
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.adapters.system.late_imports import E
-from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.commit_tag import commit_tag, takeover_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_few, merge_groups, replace_few
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
@@ -90,6 +90,15 @@ class ViewConsumer(Consumer):
         context.guard.check()
         tag = commit_tag(context, "renewal", watermark.version, watermark)
         return self._sink.renew(tag) or context.position
+
+    def go_on_from(self, context: ConsumeContext) -> Position | None:
+        """Take the view over as Consumer says, and before it what is stored beside it.
+
+        A process that dies in between leaves the view as it was, and the next attempt finds that.
+        """
+        context.guard.check()
+        self._stored.go_on_from(context)
+        return self._sink.renew(takeover_tag(context))
 
     def tidy(self) -> None:
         self._sink.tidy()

@@ -16,6 +16,7 @@ from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.logged_jobs import logged_jobs
 from iscp.core.job.range_lineage import Piece
+from iscp.core.job.report_validation import exact_position
 from iscp.core.job.several_tables import further_tables
 from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import ErrorCode, IscpError
@@ -30,6 +31,7 @@ from iscp.runtime.iteration.iteration_meters import IterationMeter
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, LOST_TRIES_MAX, IterationPorts
 from iscp.runtime.iteration.job_outcomes import longest_parts, record_failure
 from iscp.runtime.iteration.job_run import JobRun, reconciled
+from iscp.runtime.iteration.keeper_change import may_take_over, take_over
 from iscp.runtime.iteration.range_position import RangePosition, read_position
 
 log = logging.getLogger(__name__)
@@ -147,9 +149,15 @@ def _open_run(run: ApplyRun, row: JobRow) -> JobRun | JobOutcome:
     ports = run.ports
     kind = ports.kinds(row.spec.consumer.kind)
     if kind.open_range is None:
-        return ports.read_position(row)
+        job_run = ports.read_position(row)
+        if may_take_over(row, job_run.consumer):
+            taken = take_over(ports, run.uri, job_run, run.guard)
+            job_run = job_run if taken is None else replace(job_run, position=taken)
+        return job_run
     ports.require_places(row)
     consumer = kind.open_range(row, ports.environment)
+    if may_take_over(row, consumer):
+        take_over(ports, run.uri, JobRun(row, kind, consumer, exact_position(consumer.position(row))), run.guard)
     reached: dict[int, Watermark] = {}
     found = read_position(row, consumer, reached)
     while (part := found.lagging(reached)) is not None:
