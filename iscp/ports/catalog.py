@@ -22,7 +22,9 @@ class TableDescription:
 
     `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be stored in a target, and
     the remedy. `void`: paths of the columns, and of fields within them, that are of the type void, which nobody can
-    read. `collated`: columns with texts that compare in a way of their own.
+    read. `collated`: columns with texts that compare in a way of their own. `sink_seq`: that of the last commit of a
+    job that keeps the table, and `sink_job_id` its registration, if the table has rows of it (empty: it has none, or
+    the newest commits do not say).
     """
 
     table_id: str
@@ -38,6 +40,7 @@ class TableDescription:
     target_fault: tuple[str, str] = ("", "")
     void: tuple[str, ...] = ()
     collated: tuple[str, ...] = ()
+    sink_job_id: str = ""
 
 
 class Catalog(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from iscp.coordination.jobs.job_requests import Registration
@@ -10,6 +11,7 @@ from iscp.coordination.jobs.table_copies import of_table
 from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.api.api_requests import JobName
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.registration_id import parse_job_id, spec_mark
 from iscp.core.spec.spec import JobSpec, TriggerSpec
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import InvalidRequest, TableNotFound
@@ -91,11 +93,27 @@ class JobMaker:
             )
 
     def refuse_rebuild(self, row: JobRow) -> None:
-        """Raise InvalidRequest if a first registration would rebuild a target that holds what its source has lost."""
+        """Raise InvalidRequest if a first registration would rebuild a target that holds what its source has lost.
+
+        One in a cluster that goes on with what a run has left rebuilds nothing.
+        """
         spec = row.spec
         refuse_occupied = self._kinds(spec.consumer.kind).refuse_occupied
-        if refuse_occupied is not None and spec.adopt_from is None:
+        if refuse_occupied is None or spec.adopt_from is not None:
+            return
+        try:
             refuse_occupied(spec.consumer, self.catalog(row.key.account))
+        except InvalidRequest:
+            if not self._kept_by_run(row):
+                raise
+
+    def _kept_by_run(self, row: JobRow) -> bool:
+        """Return whether the target is a table that has rows of a run of the very same job."""
+        consumer = row.spec.consumer
+        with suppress(TableNotFound):
+            kept = parse_job_id(self.catalog(row.key.account).describe(consumer.target).sink_job_id)
+            return kept.run and kept.mark == spec_mark(row.table_uri, consumer)
+        return False
 
 
 def row_of(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.core.job.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import marked_job_id, spec_mark
@@ -92,6 +93,7 @@ def test_an_archive_goes_on_with_what_its_source_has_lost_and_is_not_built_where
 ) -> None:
     job = pipeline.job("log")
     assert pipeline.run(of(job, 1, run=True))[0].ok
+    assert DeltaCatalog().describe(pipeline.target("log")).sink_job_id == of(job, 1, run=True).job_id
     pipeline.delete("id < 40")
     pipeline.insert([100])
     outcome = pipeline.run(of(job, 2))[0]

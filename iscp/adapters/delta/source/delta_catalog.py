@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from iscp.core.values.column_identity import void_fields
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.values.ids import table_id_fault
 from iscp.core.values.progress import TableSize
+from iscp.core.values.untrusted_values import exact_name, exact_version
 from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+SINK_COMMITS_MAX = 50
+"""Newest commits of a table among which the last one of a job that keeps it is searched; if it is none of them, it is
+not known whose the table is.
+"""
+
 _NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be committed to", "Choose a new path")
 
 
@@ -206,9 +213,11 @@ class DeltaCatalog:
         if handle is None:
             return described
         with delta_faults(f"open {table}"):
+            sink_seq = handle.transaction_version(APP_ID) or 0
             return replace(
                 described,
-                sink_seq=handle.transaction_version(APP_ID) or 0,
+                sink_seq=sink_seq,
+                sink_job_id=_job_id_of(uri, version, sink_seq) if sink_seq else "",
                 empty=not handle.file_uris(),
                 target_fault=target_fault(handle),
             )
@@ -251,6 +260,24 @@ def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:
     return TableNotFound(
         f"{table} is not a Delta table", about="table", remedy="Check the path; create the table first"
     )
+
+
+def _job_id_of(uri: str, version: int, seq: int) -> str:
+    """Return the registration whose commit has this seq, if that says which rows the table has."""
+    for each in range(version, max(-1, version - SINK_COMMITS_MAX), -1):
+        if (commit := read_commit(uri, each)) is None:
+            return ""
+        if commit.seq == seq:
+            return _applied_by(commit.user_metadata)
+    return ""
+
+
+def _applied_by(user_metadata: str) -> str:
+    try:
+        tag = json.loads(user_metadata)
+        return exact_name(tag["job_id"], "job_id") if exact_version(tag["to"], "to") >= 0 else ""
+    except (ValueError, KeyError, TypeError, RecursionError):  # others may have written anything
+        return ""
 
 
 def _type_name(given: str | dict[str, Any]) -> str:

@@ -18,8 +18,11 @@ from iscp.core.api.api_requests import (
     UpdateRequest,
 )
 from iscp.core.job.job_row import Reason
+from iscp.core.job.registration_id import marked_job_id, spec_mark
+from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, JobNotFound, OutcomeUnknown, StorageError, TableNotFound
 from iscp.core.values.ids import ShardId
+from iscp.ports.catalog import TableDescription
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
 from tests.fakes.waiting import until
@@ -199,3 +202,20 @@ def test_a_target_that_holds_more_than_its_source_is_rebuilt_by_a_resync_alone(d
     assert not desk.admin.register([request()])[0].created
     assert desk.admin.check([request()])[0].error is None
     assert desk.admin.resync(ResyncRequest(X)).created
+
+
+def test_a_target_that_holds_more_than_its_source_is_registered_if_a_run_has_kept_it_as_the_job_wants_it(
+    desk: Desk,
+) -> None:
+    desk.kind.archives = {"/targets/x"}
+    mark = spec_mark(TABLE.uri, parse_spec(spec()).consumer)
+    target = TableDescription("t-9", "x", "/targets/x", 3, 1.0, sink_seq=4, empty=False)
+    others = "", marked_job_id("000000000001", mark), marked_job_id("000000000001", "0123456789abcdef", run=True)
+    for kept_by in others:
+        desk.catalog.tables[target.uri] = replace(target, sink_job_id=kept_by)
+        assert "holds rows already" in str(desk.admin.check([request()])[0].error)
+        with pytest.raises(InvalidRequest, match="holds rows already"):
+            desk.admin.register([request()])
+    desk.catalog.tables[target.uri] = replace(target, sink_job_id=marked_job_id("000000000001", mark, run=True))
+    assert desk.admin.check([request()])[0].error is None
+    assert desk.admin.register([request()])[0].created

@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.log.nested_tables import LOOKED_AT_MAX, STAGED
 from iscp.adapters.delta.source.arrow_read import Shape
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.delta_catalog import SINK_COMMITS_MAX, DeltaCatalog
 from iscp.adapters.delta.storage.files import names_below
 from iscp.core.job.target_state import TargetLog
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
@@ -46,6 +46,46 @@ def test_a_sink_is_known_by_its_seq_and_an_empty_table_as_empty(uri: str) -> Non
     assert DeltaCatalog().describe(uri).sink_seq == 4
     DeltaTable(uri).delete()
     assert DeltaCatalog().describe(uri).empty
+
+
+def commit(uri: str, seq: int | None, user_metadata: str = "") -> None:
+    transactions = [] if seq is None else [Transaction(APP_ID, seq)]
+    properties = CommitProperties({"userMetadata": user_metadata}, app_transactions=transactions)
+    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="overwrite", commit_properties=properties)
+
+
+def test_a_target_names_the_registration_that_its_rows_are_of(uri: str) -> None:
+    catalog = DeltaCatalog()
+    commit(uri, 3, '{"job_id":"claimed","to":-1}')
+    assert catalog.describe(uri).sink_job_id == "", "it has no rows of it yet"
+    commit(uri, 4, '{"job_id":"0018c2a7b3f0","to":0}')
+    commit(uri, None)
+    assert catalog.describe(uri).sink_job_id == "0018c2a7b3f0"
+    odd = [
+        "",
+        "[]",
+        "null",
+        '{"to":1}',
+        '{"job_id":"a"}',
+        '{"job_id":7,"to":1}',
+        '{"job_id":"a","to":"1"}',
+        "[" * 9_000,
+    ]
+    odd.append(json.dumps({"job_id": "a" * 5_000, "to": 1}))
+    for seq, text in enumerate(odd, 5):
+        commit(uri, seq, text)
+        described = catalog.describe(uri)
+        assert (described.sink_seq, described.sink_job_id) == (seq, ""), text[:40]
+
+
+def test_the_registration_is_searched_among_the_newest_commits_alone(uri: str) -> None:
+    catalog = DeltaCatalog()
+    commit(uri, 4, '{"job_id":"0018c2a7b3f0","to":0}')
+    for number in range(SINK_COMMITS_MAX - 1):
+        DeltaTable(uri).alter.set_table_properties({"delta.note": str(number)}, raise_if_not_exists=False)
+    assert catalog.describe(uri).sink_job_id == "0018c2a7b3f0"
+    DeltaTable(uri).alter.set_table_properties({"delta.note": "last"}, raise_if_not_exists=False)
+    assert (catalog.describe(uri).sink_seq, catalog.describe(uri).sink_job_id) == (4, "")
 
 
 def test_all_spellings_of_a_path_are_one_table(uri: str, tmp_path: Path) -> None:
