@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.registration_id import superseded
 from iscp.core.job.watermark_record import WatermarkRecord, parse_record
 from iscp.core.rows import key_ranges
-from iscp.core.values.errors import Superseded
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def pieces(row: JobRow, texts: Mapping[int, str | None]) -> list[Piece]:
     for each, record in records.items():
         later = record.last_job_id if each == mine else record.job_id
         if later > row.job_id:
-            raise Superseded(f"the range {mine} belongs to the later registration {later}")
+            raise superseded(f"the range {mine}", later)
     ours = {each: record for each, record in records.items() if record.registration == row.registration}
     found = _split_up(mine, _latest([ours[each] for each in key_ranges.above(mine) if each in ours]), ours)
     return [Piece(each, record) for each, record in found if record] if all(record for _, record in found) else []

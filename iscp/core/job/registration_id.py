@@ -28,6 +28,7 @@ import re
 from typing import NamedTuple
 
 from iscp.core.spec.spec import ConsumerSpec, schema_of_spec
+from iscp.core.values.errors import Superseded
 
 MARK_DIGITS = 16
 """Hexadecimal digits of a mark: that any two of a million specs share one has a chance of one in 36 million."""
@@ -89,3 +90,12 @@ def goes_on_from(job_id: str, former: str) -> bool:
     mine, theirs = parse_job_id(job_id), parse_job_id(former)
     fits = bool(mine.mark) and mine.mark == theirs.mark and mine.run != theirs.run
     return fits and not mine.full and former < job_id
+
+
+def superseded(place: str, later_id: str) -> Superseded:
+    """Return the error of a job whose `place` (what it writes) belongs to the registration `later_id`."""
+    what = f"{place} belongs to the later registration {later_id}"
+    if not parse_job_id(later_id).run:
+        return Superseded(what)
+    remedy = "Unregister the job; if it is registered again, it goes on where the run has come to"
+    return Superseded(f"{what}: a run without a cluster has taken it over", remedy=remedy)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.logged_jobs import logged_job
-from iscp.core.values.errors import Superseded
+from iscp.core.job.registration_id import superseded
 from iscp.core.values.watermark import Position, later
 from iscp.ports.consumer import Consumer, ConsumerKind
 
@@ -58,7 +58,7 @@ def reconciled(job_run: JobRun) -> JobRun:
     """
     row, position = job_run.row, job_run.position
     if position.job_id > row.job_id:
-        raise Superseded(f"the target belongs to the later registration {position.job_id}")
+        raise superseded("the target", position.job_id)
     ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
     if ours and position.seq == row.seq:
         # The sink got nothing of versions that passed without a row; there may be any number of them.

@@ -17,6 +17,7 @@ from iscp.core.job.registration_id import (
     marked_job_id,
     parse_job_id,
     spec_mark,
+    superseded,
 )
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.spec.spec_parsing import parse_spec
@@ -124,3 +125,10 @@ def test_two_keepers_of_one_millisecond_are_ordered_alike_for_both() -> None:
     cluster, run = marked_job_id("000000000001", MARK), marked_job_id("000000000001", MARK, run=True)
     assert goes_on_from(run, cluster)
     assert not goes_on_from(cluster, run)
+
+
+def test_a_job_that_lost_its_target_says_to_whom_and_how_it_goes_on_after_a_run() -> None:
+    cluster, run = marked_job_id("000000000001", MARK), marked_job_id("000000000001", MARK, run=True)
+    assert str(superseded("the target", cluster)).endswith(f"the target belongs to the later registration {cluster}")
+    of_run = superseded("the target", run)
+    assert (run in of_run.message, "a run" in of_run.message, "registered again" in of_run.remedy) == (True,) * 3
