@@ -5,17 +5,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from iscp.adapters.delta.spark.given_spark import spark_conf, spark_jar
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
     from iscp.lake.local_lake import local
 
-__all__ = ["Client", "__version__", "local", "search", "search_frame"]
+__all__ = ["Client", "__version__", "local", "search", "search_frame", "spark_conf", "spark_jar"]
 
 _PLACES = {
     "Client": "iscp.client.admin_client",
     "local": "iscp.lake.local_lake",
     "search": "iscp.index.search.search_library",
     "search_frame": "iscp.index.search.search_library",
+    "spark_conf": "iscp.adapters.delta.spark.given_spark",
+    "spark_jar": "iscp.adapters.delta.spark.given_spark",
 }
 
 

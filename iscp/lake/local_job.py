@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from iscp.bootstrap.local_engine import LocalEngine
@@ -20,12 +22,17 @@ if TYPE_CHECKING:
     from iscp.runtime.local.local_run import RequestedJob
 
 
+Around = Callable[[], AbstractContextManager[None]]
+"""A function that returns the context within which work is done on the caller's thread."""
+
+
 class LocalJob:
     """A job on one table, with one target. What it has to know is in the target: nothing is kept anywhere else."""
 
-    def __init__(self, engine: LocalEngine, wanted: Wanted) -> None:
+    def __init__(self, engine: LocalEngine, wanted: Wanted, around: Around) -> None:
         self._engine = engine
         self._wanted = wanted
+        self._around = around
 
     @property
     def name(self) -> str:
@@ -41,16 +48,18 @@ class LocalJob:
         `take_over`: it may be taken from the cluster that keeps it. Raises JobFailed with the fault's code and remedy;
         what was committed before that stays.
         """
-        jobs, plan = self._planned()
-        (result,) = self._engine.run(jobs, plan, RunOrders(full, take_over), RunListener(), 1).run()
+        with self._around():
+            jobs, plan = self._planned()
+            (result,) = self._engine.run(jobs, plan, RunOrders(full, take_over), RunListener(), 1).run()
         if not result.ok:
             raise JobFailed(result.error, code=ErrorCode(result.error_code))
         return result
 
     def forecast(self, *, full: bool = False, take_over: bool = False) -> JobForecast:
         """Return what `refresh` would do, and why. Nothing is written."""
-        jobs, plan = self._planned()
-        (found,) = self._engine.forecast(jobs, plan, RunOrders(full, take_over))
+        with self._around():
+            jobs, plan = self._planned()
+            (found,) = self._engine.forecast(jobs, plan, RunOrders(full, take_over))
         return found
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
@@ -58,11 +67,13 @@ class LocalJob:
 
         Raises IscpError where they cannot be compared.
         """
-        return self._engine.verify(self._wanted.request, repair=repair)
+        with self._around():
+            return self._engine.verify(self._wanted.request, repair=repair)
 
     def explain(self) -> QueryExplanation:
         """Return how a view's query is kept, operator by operator. Raises InvalidRequest for other jobs."""
-        return self._engine.explain(self._wanted.request)
+        with self._around():
+            return self._engine.explain(self._wanted.request)
 
     def _planned(self) -> tuple[list[RequestedJob], RunPlan]:
         jobs = self._engine.jobs([self._wanted])

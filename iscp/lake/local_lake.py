@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.bootstrap.local_engine import LocalEngine
 from iscp.bootstrap.local_settings import local_settings
 from iscp.cli.shell.arguments import absolute_table, absolute_target
@@ -18,23 +20,37 @@ from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import RunFields, to_spec_json
 from iscp.core.spec.view_fields import ViewFields
 from iscp.core.values.ids import DEFAULT_ACCOUNT
-from iscp.lake.local_job import LocalJob
+from iscp.lake.local_job import Around, LocalJob
 from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.local_run import RunListener
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from iscp.runtime.local.local_run import RequestedJob
 
 PARALLEL_DEFAULT = 4
 """Tables whose jobs are run at once where `parallel` is not given."""
 
 
-def local(*, config: str | Path | None = None) -> Lake:
+def local(spark: SparkSession | None = None, *, config: str | Path | None = None) -> Lake:
     """Return a Lake whose jobs run in this process, and whose Spark starts by itself, once something needs it.
 
-    `config` is a TOML file as of a node: Spark's and S3's settings, consumers and embedders. Raises ConfigurationError.
+    With `spark`, a session of yours, they run in its SparkContext, in sessions of their own: nothing of yours is
+    changed, and `close` leaves it running. `config` is a TOML file as of a node: Spark's and S3's settings, consumers
+    and embedders. Raises ConfigurationError, and InvalidRequest with all that the session lacks, and with the lines
+    that add it (`iscp.spark_conf`).
     """
-    return Lake(LocalEngine(config=local_settings(Path(config) if config is not None else None)))
+    settings = local_settings(Path(config) if config is not None else None)
+    if spark is None:
+        return Lake(LocalEngine(config=settings))
+    from iscp.adapters.delta.spark.given_spark import GivenSpark
+
+    given = GivenSpark(spark)
+    if settings.storage.s3.used:
+        enter_s3(settings.storage.s3)
+    with given.leaving_unchanged():
+        return Lake(LocalEngine(given, settings), given.leaving_unchanged)
 
 
 class Lake:
@@ -43,8 +59,10 @@ class Lake:
     Places are paths, which may be relative, URIs, or `db.table` of a catalog of Spark.
     """
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: LocalEngine, around: Around = nullcontext) -> None:
+        """Make one whose work is done within `around`."""
         self._engine = engine
+        self._around = around
 
     def __enter__(self) -> Lake:
         return self
@@ -156,8 +174,9 @@ class Lake:
         A job that fails is a result that is not `ok`; it does not raise. Raises InvalidRequest, with all faults, if the
         files are wrong: nothing was begun then.
         """
-        jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=fail_fast)
-        return self._engine.run(jobs, plan, RunOrders(full_refresh, take_over), RunListener(), parallel).run()
+        with self._around():
+            jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=fail_fast)
+            return self._engine.run(jobs, plan, RunOrders(full_refresh, take_over), RunListener(), parallel).run()
 
     def forecast(
         self,
@@ -171,8 +190,9 @@ class Lake:
         take_over: bool = False,
     ) -> list[JobForecast]:
         """Return what `run` would do to each job, and why. Nothing is written."""
-        jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=False)
-        return self._engine.forecast(jobs, plan, RunOrders(full_refresh, take_over))
+        with self._around():
+            jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=False)
+            return self._engine.forecast(jobs, plan, RunOrders(full_refresh, take_over))
 
     def _read(
         self,
@@ -195,4 +215,5 @@ class Lake:
         return jobs, self._engine.plan(wanted, jobs, selection, fail_fast=fail_fast)
 
     def _job(self, table: str, name: str, spec_json: str) -> LocalJob:
-        return LocalJob(self._engine, Wanted(RegisterRequest(JobName(table, name), spec_json), "job"))
+        wanted = Wanted(RegisterRequest(JobName(table, name), spec_json), "job")
+        return LocalJob(self._engine, wanted, self._around)

@@ -16,11 +16,19 @@ from iscp.adapters.delta.spark.jars import log_store_jar, spark_home
 from iscp.adapters.delta.spark.network_conf import network_conf, refuse_open_ports
 from iscp.adapters.delta.storage.s3_settings import s3_conf, static_keys
 from iscp.core.settings.config import S3Config
+from iscp.core.settings.session_needs import (
+    CATALOG,
+    DELTA_CATALOG,
+    DELTA_EXTENSION,
+    EXTENSIONS,
+    FILE_LOG_STORE,
+    FILE_NEEDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LOG_STORE = "io.iscp.delta.HardLinkLogStore"
+LOG_STORE = FILE_LOG_STORE
 SIDE_FILES = "io.iscp.delta.CommitSideFiles"
 COMPILED_STAGES_MAX = 1_500
 """Compiled stages of plans that the JVM caches: some dozens for each view that is refreshed. With Spark's 100 a node of
@@ -92,29 +100,44 @@ class SparkSettings:
         return self.work_dir / "spark"
 
 
-def default_conf(settings: SparkSettings) -> dict[str, str]:
-    """Return Spark's settings for where neither `settings.conf` nor spark-defaults.conf sets them."""
+def shuffle_partitions() -> int:
+    """Return how many partitions a shuffle has where tasks run within the JVM."""
+    return min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)
+
+
+def session_conf() -> dict[str, str]:
+    """Return the settings that any session may be given at any time, for where nobody sets them otherwise."""
     conf = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
         # Else no old version but the newest can be read, whether or not its files are there.
         "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
         # Delta sets it in each session, but only when that analyses its first query: changes may be read before.
         "spark.sql.parquet.fieldId.read.enabled": "true",
-        "spark.sql.codegen.cache.maxEntries": str(COMPILED_STAGES_MAX),
-        "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
         # Else a limit of users' SQL that is large enough ends the JVM.
         "spark.sql.execution.topKSortFallbackThreshold": str(TOP_ROWS_MAX),
-        "spark.executor.defaultJavaOptions": " ".join(_NO_DTDS),
-        "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         # Else Spark puts variables of the node's environment into users' SQL, where it says ${env:NAME}.
         "spark.sql.variable.substitute": "false",
-        # Each call of a column's method is noted with its place in the code, which costs as much as the call.
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if log_store_jar() is not None:
+        # Delta writes a file beside each commit by it, within the commit.
+        conf["spark.sql.streaming.checkpointFileManagerClass"] = SIDE_FILES
+    return conf
+
+
+def default_conf(settings: SparkSettings) -> dict[str, str]:
+    """Return Spark's settings for where neither `settings.conf` nor spark-defaults.conf sets them."""
+    conf = session_conf() | {
+        EXTENSIONS: DELTA_EXTENSION,
+        CATALOG: DELTA_CATALOG,
+        "spark.sql.codegen.cache.maxEntries": str(COMPILED_STAGES_MAX),
+        "spark.sql.shuffle.partitions": str(shuffle_partitions()),
+        "spark.executor.defaultJavaOptions": " ".join(_NO_DTDS),
+        "spark.scheduler.mode": "FAIR",
+        # Each call of a column's method is noted with its place in the code, which costs as much as the call.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.warehouse.dir": str(settings.work_dir / "warehouse"),
         "spark.ui.enabled": "false",
         # What the status store keeps of the past, in the heap, for as long as the node runs.
@@ -125,11 +148,7 @@ def default_conf(settings: SparkSettings) -> dict[str, str]:
     }
     conf |= network_conf(settings.master, settings.insecure)
     if log_store_jar() is not None:
-        conf |= {
-            "spark.delta.logStore.file.impl": LOG_STORE,
-            # Delta writes a file beside each commit by it, within the commit.
-            "spark.sql.streaming.checkpointFileManagerClass": SIDE_FILES,
-        }
+        conf |= FILE_NEEDS
     buffer_dir = settings.scratch_dir / "s3" if settings.local else None
     return conf | s3_conf(settings.s3, os.environ, buffer_dir, by_conf=not settings.local)
 

@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, ENDPOINT, buckets_variable, key_of, read_key
+from iscp.core.settings.session_needs import S3_LOG_STORE, S3_NEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from iscp.adapters.delta.storage.bucket_keys import BucketKey
     from iscp.core.settings.config import S3Config
 
-LOG_STORE = "io.iscp.delta.ConditionalPutLogStore"
-_SCHEMES = ("s3", "s3a")
+LOG_STORE = S3_LOG_STORE
 _HADOOP = "spark.hadoop.fs.s3a."
 
 
@@ -103,8 +103,6 @@ def s3_conf(
     if not config.used:
         return {}
     hadoop = {
-        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
         "fs.s3a.endpoint.region": config.region,
         "fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
     }
@@ -116,4 +114,4 @@ def s3_conf(
     conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()} | static_keys(environ, by_conf=by_conf)
     for name, key in bucket_keys(config, environ).items():
         conf |= _bucket_conf(name, key)
-    return conf | {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}
+    return conf | S3_NEEDS
