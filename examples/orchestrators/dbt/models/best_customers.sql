@@ -1,0 +1,1 @@
+select customer, total from {{ ref('customer_totals') }} where total > 100

@@ -1,0 +1,1 @@
+select customer, total from {{ source('lake', 'orders') }} where paid
