@@ -33,7 +33,7 @@ def test_no_line_about_a_job_is_among_those_of_another(bench: Bench, caplog: pyt
         bench.run(x)
         bench.target(y).faults.append(PermanentError("no", code=ErrorCode.TARGET_UNUSABLE))
         bench.run(x, y)
-    found = {each.key.job_name: [] for each in (x, y)}
+    found: dict[str, list[str]] = {each.key.job_name: [] for each in (x, y)}
     for row in (x, y):
         lines = JobOfLines(row.job_id, row.key.job_name, row.key.account, (row.key.table_id, row.table_name, URI))
         found[row.key.job_name] += [each.message for each in caplog.records if lines.named_in(vars(each))]
