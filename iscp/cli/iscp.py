@@ -22,15 +22,12 @@ from iscp.cli.node.log_command import log
 from iscp.cli.run.run_command import run
 from iscp.cli.shell.arguments import WholeNumber
 from iscp.cli.shell.completion import script
+from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.man_pages import write_pages
 from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import say
 from iscp.core.settings.config import ADMIN_PORT
 from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
-from iscp.core.values.extras import extra_missing
-from iscp.core.values.untrusted_values import printable
-
-EXIT_FAILED = 1
 
 _EXTRAS = {"demo": "demo", "search": "search", "index": "search"}
 """The extra that a command needs, where it is not that of nodes."""
@@ -55,7 +52,19 @@ _nodes = click.option(
 )
 
 
-@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
+class _NodeRoot(RootGroup):
+    """Exit status 0, 1 if something failed, 2 for wrong usage, 3 if the job log is lost or damaged."""
+
+    own_words = True
+
+    def status_of(self, error: IscpError) -> int:
+        return EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else ExitStatus.FAILED
+
+    def extra_of(self, command: str) -> str:
+        return _EXTRAS.get(command, "node")
+
+
+@click.group(cls=_NodeRoot, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="iscp")
 def iscp() -> None:
     """Keeps what is derived from Delta Lake tables fresh."""
@@ -166,22 +175,8 @@ def man(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point, of `sys.argv` where no arguments are given.
-
-    Exit status 0, 1 if something failed, 2 for wrong usage, 3 if the job log is lost or damaged.
-    """
-    try:
-        iscp(arguments, prog_name="iscp")
-    except IscpError as error:
-        say(f"iscp: {printable(str(error))}", err=True)
-        sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
-    except ModuleNotFoundError as error:
-        if not (sentence := extra_missing(error, _EXTRAS.get((sys.argv[1:] or [""])[0], "node"))):
-            raise
-        say(f"iscp: {sentence}", err=True)
-        sys.exit(EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_FAILED)
+    """Entry point, of `sys.argv` where no arguments are given."""
+    iscp(arguments, prog_name="iscp")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -29,8 +28,7 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere, invocation, table_argument
 from iscp.cli.shell.cluster_tables import show_cluster
 from iscp.cli.shell.completion import script
-from iscp.cli.shell.error_words import exit_status, show_error, show_usage_error
-from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.error_words import exit_status
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.man_pages import write_pages
 from iscp.cli.shell.root_group import RootGroup
@@ -38,31 +36,16 @@ from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
 from iscp.cli.view.apply_command import apply
 from iscp.cli.view.view_commands import view
-from iscp.core.values.errors import ConfigurationError, IscpError
-from iscp.core.values.extras import extra_missing
+from iscp.core.values.errors import IscpError
 
 PROGRAM = "iscp-admin"
 
 
 class _Root(RootGroup):
-    """The one place where errors become words on stderr and an exit status."""
+    """Its exit statuses are those of `ExitStatus`."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except IscpError as error:
-            show_error(error, ctx.ensure_object(Invocation).output)
-            ctx.exit(exit_status(error))
-        except ModuleNotFoundError as error:  # of a command that works without nodes
-            if not (sentence := extra_missing(error)):
-                raise
-            show_error(ConfigurationError(sentence), ctx.ensure_object(Invocation).output)
-            ctx.exit(ExitStatus.FAILED)
-        except click.UsageError as error:
-            if ctx.ensure_object(Invocation).output != "json":
-                raise
-            show_usage_error(error)
-            ctx.exit(ExitStatus.WRONG_USAGE)
+    def status_of(self, error: IscpError) -> int:
+        return exit_status(error)
 
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from iscp.cli.node import up
+from iscp.cli.shell.error_words import show_error
 from iscp.core.values.errors import IscpError
 
 COMMAND = (sys.executable, str(Path(__file__)))
@@ -26,7 +27,7 @@ def main(data: Path, port: int | None, nodes: int, as_json: bool) -> None:
     try:
         sys.exit(up.run(data, port, as_json, nodes, node_command))
     except IscpError as error:
-        click.echo(f"iscp: {error}", err=True)
+        show_error(error, "table", lines=True)
         sys.exit(1)
 
 

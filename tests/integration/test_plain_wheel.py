@@ -73,7 +73,7 @@ def test_what_needs_an_extra_says_so_in_one_sentence(
     ended = run(plain / "iscp", *arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(
-        rf"iscp: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[{extra}\]'\n", ended.stderr
+        rf"error: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[{extra}\]'\n", ended.stderr
     )
 
 

@@ -23,7 +23,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"(?:^<!-- not checked: (?P<why>[^\n]+) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```", re.M | re.S
 )
-ERROR = re.compile(r"^(?:error|Error|iscp): (?P<text>.+)$", re.MULTILINE)
+ERROR = re.compile(r"^error: (?P<text>.+)$", re.MULTILINE)
 
 READ_ELSEWHERE = frozenset({"sh", "bash", "python", "py", "toml", "yaml", "ini", "sql", "mermaid"})
 """What is typed, run, read or drawn: `test_docs.py` and the tests of the examples hold it to the code."""

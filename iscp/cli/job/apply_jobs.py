@@ -14,7 +14,7 @@ from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
 from iscp.cli.job.apply_plan import DELETE, PlanFault, Step, counts, prunable, steps_for, update_json
 from iscp.cli.job.bulk import BATCH_MAX, MATCHES_MAX, batches, job_words
 from iscp.cli.shell import render
-from iscp.cli.shell.error_words import field_in_file, show_error
+from iscp.cli.shell.error_words import ERROR_PREFIX, field_in_file, show_error
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import confirm, say
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
@@ -90,7 +90,7 @@ def _refuse_faults(faults: Sequence[PlanFault], output: str) -> None:
         else:
             say(f"{fault.place}: {error}", err=True)
     if output != "json":
-        say(f"error: {job_words(len(faults))} refused; nothing was written", err=True)
+        say(f"{ERROR_PREFIX}{job_words(len(faults))} refused; nothing was written", err=True)
     raise click.exceptions.Exit(1)
 
 

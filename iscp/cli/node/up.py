@@ -17,6 +17,7 @@ from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
 from iscp.cli.node.local_cluster import LocalCluster, node_command
 from iscp.cli.node.wait_notice import WaitNotice
+from iscp.cli.shell.error_words import ERROR_PREFIX
 from iscp.cli.shell.terminal import say
 from iscp.core.settings.config import LogFormat, LogLevel
 
@@ -91,7 +92,7 @@ def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
     while not signals.requested:
         stack.tick()
         if fault := stack.new_fault():
-            _say(f"iscp: {fault}")
+            _say(f"{ERROR_PREFIX}{fault}")
         if not announced and stack.serving():
             _tell(stack, as_json)
             announced = True

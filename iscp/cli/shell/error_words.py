@@ -13,7 +13,10 @@ from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.terminal import json_text, say
 from iscp.core.spec.spec_fields import flat_name
 from iscp.core.values.errors import ErrorCode, IscpError
-from iscp.core.values.untrusted_values import one_line
+from iscp.core.values.untrusted_values import one_line, printable
+
+ERROR_PREFIX = "error: "
+"""The beginning of each error that the programs show on stderr for people."""
 
 _OPTIONS = {
     "account": "--account",
@@ -71,33 +74,34 @@ def exit_status(error: IscpError) -> ExitStatus:
     return ExitStatus.OUT_OF_TIME if error.code is ErrorCode.TIMEOUT else ExitStatus.FAILED
 
 
-def show_error(error: IscpError, output: str) -> None:
+def show_error(error: IscpError, output: str, *, lines: bool = False) -> None:
     """Show the error on stderr, and those beside it: with `-o json` one object each, otherwise (YAML too) lines for
     people.
+
+    With `lines`, what is wrong may be said in several, as it is in the words of nobody else.
     """
     for each in (error, *error.others):
-        _show_one(each, output)
+        _show_one(each, output, lines)
 
 
-def _show_one(error: IscpError, output: str) -> None:
+def _show_one(error: IscpError, output: str, lines: bool) -> None:
     if output == "json":
         about = {"code": int(error.code), "name": error.code.name, "field": error.field}
         _show_json(about | {"message": error.sentence, "remedy": error.remedy})
         return
-    say(f"error: {one_line(error.sentence)}", err=True)
+    say(f"{ERROR_PREFIX}{printable(error.sentence) if lines else one_line(error.sentence)}", err=True)
     if error.field:
         say(f"  field: {one_line(error.field)}", err=True)
     if error.remedy:
         say(f"  remedy: {one_line(error.remedy)}", err=True)
 
 
-def show_usage_error(error: click.UsageError) -> None:
-    """Show wrong usage as `show_error` shows an error with `-o json`."""
+def show_usage_error(error: click.UsageError, option: str) -> None:
+    """Show wrong usage, as of `option`, as `show_error` shows an error with `-o json`."""
     code = ErrorCode.INVALID_REQUEST
-    param = error.param.opts[0] if isinstance(error, click.BadParameter) and error.param else ""
     remedy = f"See `{error.ctx.command_path} --help`" if error.ctx else ""
     _show_json(
-        {"code": int(code), "name": code.name, "field": param, "message": error.format_message(), "remedy": remedy}
+        {"code": int(code), "name": code.name, "field": option, "message": error.format_message(), "remedy": remedy}
     )
 
 

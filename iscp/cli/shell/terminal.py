@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import escaped, is_shown
 
 _NOT_PLAIN = re.compile("[^\n\t -~]")
@@ -45,7 +46,7 @@ def yaml_text(value: Any) -> str:
 def confirm(question: str) -> None:
     """Put the question before a command changes much.
 
-    Raises click.Abort if the answer is no, ClickException where nobody is there to answer.
+    Raises click.Abort if the answer is no, InvalidRequest where nobody is there to answer.
     """
     try:
         agreed = click.confirm(escaped(question), err=True)
@@ -53,8 +54,10 @@ def confirm(question: str) -> None:
         if sys.stdin.isatty():
             raise
         say(err=True)
-        raise click.ClickException(
-            "There is no terminal for a question. Give --yes to go on without, or --dry-run to see what would be done"
+        raise InvalidRequest(
+            "there is no terminal for a question",
+            about="--yes",
+            remedy="Give --yes to go on without, or --dry-run to see what would be done",
         ) from None
     if not agreed:
         raise click.Abort

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from iscp.cli.shell.error_words import ERROR_PREFIX
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import TemporaryError
@@ -64,7 +65,7 @@ def _repeat(show: Callable[[], object], invocation: Invocation, apart: bool) -> 
             with redirect_stdout(frame):
                 over = show()
         except TemporaryError as error:  # the owner is changing, or the node is restarted
-            say(f"error: {error.sentence}; trying again", err=True)
+            say(f"{ERROR_PREFIX}{error.sentence}; trying again", err=True)
         else:
             if (drawn := frame.getvalue()) != last:
                 _print(drawn, _between(invocation.output, apart and last is not None), terminal)

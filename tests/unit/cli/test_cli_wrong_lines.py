@@ -70,7 +70,7 @@ FILES = {
     "another language": b"!!python/object:os.system {}",
     "two faults": b"- {table: /t, name: n}\n- {nope: 1}\n",
 }
-ERROR = re.compile(r"^(?:error|Error|iscp): (?P<text>.*)$", re.MULTILINE)
+ERROR = re.compile(r"^error: (?P<text>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +191,10 @@ def check(shell: Shell, program: str, argv: Sequence[str], *, wrong: bool) -> Sa
     assert shell.state() == before, said
     assert all(text.isprintable() for text in said.err.splitlines()), said
     assert len(said.err) < 10_000, said
-    if said.err.startswith("{"):
-        for line in said.err.splitlines():  # files are refused with all their faults
-            _check_object(said, line)
+    objects = [each for each in said.err.splitlines() if each.startswith("{")]
+    if objects:  # a question may stand before them; files are refused with all their faults
+        for each in objects:
+            _check_object(said, each)
     elif said.status != ExitStatus.NOT_FRESH:  # what was found is an answer
         _check_lines(said)
     return said
@@ -213,7 +214,7 @@ def _check_lines(said: Said) -> None:
     faults = len(ERROR.findall(said.err))
     assert faults >= 1, said
     assert "unforeseen" not in said.err
-    if said.err.startswith("error: "):
+    if said.argv[0] == "iscp-admin" and said.err.startswith("error: ") and said.status != ExitStatus.WRONG_USAGE:
         assert said.err.count("  remedy: ") == faults, said
         assert said.err.count("  field: ") == faults or said.status == 3, said
 

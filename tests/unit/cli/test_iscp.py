@@ -59,16 +59,24 @@ def test_what_needs_more_packages_says_which(tmp_path: Path, arguments: tuple[st
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (run.returncode, run.stdout) == (1, "")
     assert re.fullmatch(
-        rf"iscp: the Python module \S+ is not installed. Run: pip install 'iscp-delta\[{extra}\]'\n", run.stderr
+        rf"error: the Python module \S+ is not installed. Run: pip install 'iscp-delta\[{extra}\]'\n", run.stderr
     )
 
 
 @pytest.mark.parametrize(
     ("data", "environ", "words"),
     [
-        ("/proc/foo", {}, r"iscp: --data: /proc/foo cannot be written: .*"),
-        ("data", {"ISCP_BACKOFF__BASE_S": "soon"}, r"iscp: backoff\.base_s: 'soon' .*"),
-        ("data", {"ISCP_BOGUS": "1"}, r"iscp: ISCP_BOGUS is not a setting\. Remove it, .*"),
+        ("/proc/foo", {}, r"error: /proc/foo cannot be written: .*\n  field: --data\n  remedy: .*"),
+        (
+            "data",
+            {"ISCP_BACKOFF__BASE_S": "soon"},
+            r"error: 'soon' will not do\n  field: backoff\.base_s\n  remedy: .*",
+        ),
+        (
+            "data",
+            {"ISCP_BOGUS": "1"},
+            r"error: ISCP_BOGUS is not a setting\n  field: ISCP_BOGUS\n  remedy: Remove it, .*",
+        ),
     ],
 )
 def test_a_start_that_cannot_be_is_refused_in_one_sentence(

@@ -407,7 +407,8 @@ def test_long_values_are_whole_in_a_pipe(run: Run) -> None:
 def test_wrong_usage_is_reported_before_anything_is_called(run: Run, service: FakeAdmin, arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
-    assert "Error" in result.stderr
+    assert result.stderr.startswith("Usage: ")
+    assert "\nerror: " in result.stderr
     assert service.asked == {}
 
 

@@ -107,7 +107,7 @@ def up_on_a_disk(data: Path, between: str = "") -> subprocess.CompletedProcess[s
 def test_a_disk_without_room_for_etcd_is_one_sentence(tmp_path: Path) -> None:
     done = up_on_a_disk(tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"iscp: --data: {tmp_path} has " in done.stderr
+    assert f"error: {tmp_path} has " in done.stderr
     assert "too few for etcd and the nodes to go on" in done.stderr
     assert "goroutine" not in done.stderr
     assert "Traceback" not in done.stderr
@@ -129,7 +129,7 @@ def test_a_disk_that_fills_up_meanwhile_is_said_once(tmp_path: Path) -> None:
         until(lambda: "too few for etcd and the nodes to go on" in errors.read_text())
         until(lambda: errors.read_text().count("child.died") > 1 or len(children(up.pid)) > 1)
         assert errors.read_text().count("too few for etcd") == 1
-        assert f"iscp: --data: {disk} has 0 MiB free" in errors.read_text()
+        assert f"error: --data: {disk} has 0 MiB free" in errors.read_text()
         assert "Traceback" not in errors.read_text()
     finally:
         up.terminate()
@@ -139,8 +139,8 @@ def test_a_disk_that_fills_up_meanwhile_is_said_once(tmp_path: Path) -> None:
 def test_a_read_only_mount_is_one_sentence(tmp_path: Path) -> None:
     done = up_on_a_disk(tmp_path, f"mount -o remount,ro {shlex.quote(str(tmp_path))} &&")
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"iscp: --data: {tmp_path}/lock cannot be written: Read-only file system" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert f"error: {tmp_path}/lock cannot be written: Read-only file system" in done.stderr
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "  field", "  remedy"]
 
 
 def test_a_port_that_is_taken_is_refused(shared: tuple[RunningUp, Path], tmp_path: Path) -> None:

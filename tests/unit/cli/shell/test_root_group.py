@@ -23,7 +23,7 @@ def test_an_argument_that_is_no_utf8_is_wrong_usage() -> None:
 
 def test_escapes_are_shown_and_not_obeyed() -> None:
     told = run("job", "list", "--\x1b[31mnope")
-    assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, r"Error: No such option '--\x1b[31mnope'.")
+    assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, r"error: No such option '--\x1b[31mnope'.")
 
 
 def test_a_long_value_is_cut() -> None:
@@ -43,4 +43,4 @@ def test_without_arguments_the_help_is_shown_as_it_is(arguments: tuple[str, ...]
     told = run(*arguments)
     assert told.exit_code == 2
     assert "Commands:" in told.stderr.splitlines()
-    assert "Error" not in told.stderr
+    assert "error:" not in told.stderr

@@ -6,10 +6,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import confirm
 
 
-@click.command()
+@click.group(cls=RootGroup)
+def program() -> None:
+    pass
+
+
+@program.command()
 def remove() -> None:
     confirm("remove 3 jobs?")
     click.echo("removed")
@@ -17,7 +23,7 @@ def remove() -> None:
 
 @pytest.mark.parametrize(("typed", "status", "words"), [("y\n", 0, "removed"), ("n\n", 1, "Aborted"), ("", 1, "--yes")])
 def test_yes_goes_on_no_ends_and_silence_names_the_option(typed: str, status: int, words: str) -> None:
-    result = CliRunner().invoke(remove, input=typed)
+    result = CliRunner().invoke(program, ["remove"], input=typed)
     assert result.exit_code == status
     assert words in result.output
     assert ("removed" in result.stdout) is (status == 0)
