@@ -20,12 +20,11 @@ from iscp.cli.node.certs_commands import certs
 from iscp.cli.node.home_options import config_option
 from iscp.cli.node.log_command import log
 from iscp.cli.run.run_command import run
-from iscp.cli.shell.arguments import WholeNumber
-from iscp.cli.shell.completion import script
+from iscp.cli.shell.arguments import WholeNumber, anywhere_output, output_options
 from iscp.cli.shell.exit_status import ExitStatus
-from iscp.cli.shell.man_pages import write_pages
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.root_group import RootGroup
-from iscp.cli.shell.terminal import say
 from iscp.core.settings.config import ADMIN_PORT
 from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
@@ -66,6 +65,7 @@ class _NodeRoot(RootGroup):
 
 @click.group(cls=_NodeRoot, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="iscp")
+@output_options
 def iscp() -> None:
     """Keeps what is derived from Delta Lake tables fresh."""
 
@@ -111,27 +111,30 @@ def node(file: Path | None) -> None:
     metavar="P",
     help="Where the first node listens; 0: any free port.  [default: as the last time, or 7430]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say in one line of JSON that it is ready, and where.")
-def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
-    """Start etcd and nodes on this machine, and keep them up until Ctrl-C."""
+@anywhere_output
+def up(invocation: Invocation, /, nodes: int, data: Path, port: int | None) -> None:
+    """Start etcd and nodes on this machine, and keep them up until Ctrl-C.
+
+    With `-o json` one line of JSON says that they are ready, and where.
+    """
     from iscp.cli.node.up import run
 
-    sys.exit(run(data, port, as_json, nodes))
+    sys.exit(run(data, port, invocation.output, nodes))
 
 
 @iscp.command()
 @_data("The directory of `iscp up`.")
 @click.option("--port", type=WholeNumber(1, 65_535), default=ADMIN_PORT, show_default=True, metavar="P")
 @config_option("A node's configuration, to look at what that node needs instead.", exists=True)
-@click.option("--json", "as_json", is_flag=True, help="Print a list of what was found.")
-def doctor(data: Path, port: int, file: Path | None, as_json: bool) -> None:
+@anywhere_output
+def doctor(invocation: Invocation, /, data: Path, port: int, file: Path | None) -> None:
     """Check whether this machine can run a node, and say what to do if not.
 
     Exit status 0 if nothing stands in the way, also if there are warnings; 1 if there is a fault.
     """
     from iscp.cli.doctor.doctor_command import run
 
-    sys.exit(run(data, file, port, as_json))
+    sys.exit(run(data, file, port, invocation.output))
 
 
 @iscp.command()
@@ -145,8 +148,8 @@ def doctor(data: Path, port: int, file: Path | None, as_json: bool) -> None:
     help="How many days of 2013, from its first.",
 )
 @click.option("--chaos", is_flag=True, help="Kill a node every few seconds; needs --nodes 2 or more.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def demo(nodes: int, days: int, chaos: bool, as_json: bool) -> None:
+@anywhere_output
+def demo(invocation: Invocation, /, nodes: int, days: int, chaos: bool) -> None:
     """Replay the flights of New York in 2013, and check what is derived from them row by row."""
     if chaos and nodes < CHAOS_NODES_MIN:
         raise click.UsageError(
@@ -154,24 +157,26 @@ def demo(nodes: int, days: int, chaos: bool, as_json: bool) -> None:
         )
     from iscp.cli.demo.command import run
 
-    sys.exit(run(days, as_json, nodes, chaos))
+    sys.exit(run(days, invocation.output, nodes, chaos))
 
 
 @iscp.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@shell_argument
+@anywhere_output
+def completion(invocation: Invocation, /, shell: str) -> None:
     """Print a script that completes this command in a shell.
 
     As in: eval "$(iscp completion bash)"
     """
-    say(script(shell, iscp, "iscp"))
+    show_script(shell, iscp, "iscp", invocation.output)
 
 
 @iscp.command()
-@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-def man(directory: Path) -> None:
+@pages_argument
+@anywhere_output
+def man(invocation: Invocation, /, directory: Path) -> None:
     """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
-    say(f"{len(write_pages(iscp, 'iscp', directory))} pages are in {directory}")
+    show_written(iscp, "iscp", directory, invocation.output)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

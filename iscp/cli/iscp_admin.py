@@ -25,12 +25,11 @@ from iscp.cli.job.export_command import export
 from iscp.cli.job.job_commands import job
 from iscp.cli.job.show_logs import job_logs, node_logs
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import anywhere, invocation, table_argument
+from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, table_argument
 from iscp.cli.shell.cluster_tables import show_cluster
-from iscp.cli.shell.completion import script
 from iscp.cli.shell.error_words import exit_status
 from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.man_pages import write_pages
+from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
@@ -87,20 +86,22 @@ def status(invocation: Invocation, /) -> None:
 
 
 @cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@shell_argument
+@anywhere_output
+def completion(invocation: Invocation, /, shell: str) -> None:
     """Print a script that completes this command in a shell.
 
     As in: eval "$(iscp-admin completion bash)"
     """
-    say(script(shell, cli, PROGRAM))
+    show_script(shell, cli, PROGRAM, invocation.output)
 
 
 @cli.command()
-@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-def man(directory: Path) -> None:
+@pages_argument
+@anywhere_output
+def man(invocation: Invocation, /, directory: Path) -> None:
     """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
-    say(f"{len(write_pages(cli, PROGRAM, directory))} pages are in {directory}")
+    show_written(cli, PROGRAM, directory, invocation.output)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from iscp.cli.node import up
+from iscp.cli.shell.arguments import anywhere_output
 from iscp.cli.shell.error_words import show_error
+from iscp.cli.shell.invocation import Invocation
 from iscp.core.values.errors import IscpError
 
 COMMAND = (sys.executable, str(Path(__file__)))
@@ -22,10 +24,10 @@ def node_command(config: Path) -> list[str]:
 @click.option("--data", type=click.Path(path_type=Path), required=True)
 @click.option("--port", type=int)
 @click.option("--nodes", type=int, default=1)
-@click.option("--json", "as_json", is_flag=True)
-def main(data: Path, port: int | None, nodes: int, as_json: bool) -> None:
+@anywhere_output
+def main(invocation: Invocation, /, data: Path, port: int | None, nodes: int) -> None:
     try:
-        sys.exit(up.run(data, port, as_json, nodes, node_command))
+        sys.exit(up.run(data, port, invocation.output, nodes, node_command))
     except IscpError as error:
         show_error(error, "table", lines=True)
         sys.exit(1)

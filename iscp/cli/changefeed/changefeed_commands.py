@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ import click
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.model.ulid import parse_ulid, ulid_time_ms
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber
+from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber, anywhere_output
 from iscp.cli.shell.drawing import table
+from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import InvalidRequest, Unavailable
 from iscp.core.values.json_values import json_value
@@ -39,9 +40,6 @@ ETCD_ANSWER_S = 3.0
 ETCD_PREFIX = "/iscp"
 
 _uri = click.argument("uri", type=TABLE, metavar="URI")
-_output = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to show it; text if not given."
-)
 _prefix = click.option(
     "--prefix", default=ETCD_PREFIX, show_default=True, help="What all of the feed's keys in etcd begin with."
 )
@@ -61,9 +59,16 @@ def feed() -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on as they come, until Ctrl-C.")
 @_etcd
 @_prefix
-@_output
+@anywhere_output
 def tail(
-    uri: str, start: str | None, limit: int | None, follow: bool, etcd: str | None, prefix: str, output: str
+    invocation: Invocation,
+    /,
+    uri: str,
+    start: str | None,
+    limit: int | None,
+    follow: bool,
+    etcd: str | None,
+    prefix: str,
 ) -> None:
     """Show the changes of the feed at URI, in order; after each page, the cursor to go on from.
 
@@ -73,24 +78,25 @@ def tail(
         cursor = _start(changefeed, start, etcd)
         for page in _pages(changefeed, cursor, limit, follow):
             for row in page.rows.to_pylist():
-                say(_line(row, output))
-            say(json.dumps({"cursor": json.loads(page.cursor.text)}) if output == "json" else page.cursor.text)
+                _show_change(row, invocation.output)
+            if not render.show_line({"cursor": json.loads(page.cursor.text)}, invocation.output):
+                say(page.cursor.text)
 
 
 @feed.command()
 @_uri
 @_etcd_needed
 @_prefix
-@_output
-def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
+@anywhere_output
+def incidents(invocation: Invocation, /, uri: str, etcd: str, prefix: str) -> None:
     """Show how many writers of each shard were found to be gone while they held the lock, and who found the last."""
     with _open_feed(uri, etcd, prefix) as changefeed:
         found = sorted(changefeed.incidents(), key=lambda each: int(each.shard))
-    if output == "json":
-        for each in found:
-            about = {"raised_at_s": each.raised_at_s, "raised_by": each.raised_by}
-            say(json.dumps({"shard": int(each.shard), "count": each.count, **about}))
-    else:
+    lines = [
+        {"shard": int(each.shard), "count": each.count, "raised_at_s": each.raised_at_s, "raised_by": each.raised_by}
+        for each in found
+    ]
+    if not _show_lines(lines, invocation):
         rows = [(each.shard, str(each.count), render.moment(each.raised_at_s), each.raised_by) for each in found]
         table(("SHARD", "INCIDENTS", "LAST", "FOUND BY"), rows)
 
@@ -99,16 +105,15 @@ def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
 @_uri
 @_etcd_needed
 @_prefix
-@_output
-def cursors(uri: str, etcd: str, prefix: str, output: str) -> None:
+@anywhere_output
+def cursors(invocation: Invocation, /, uri: str, etcd: str, prefix: str) -> None:
     """Show the cursors that readers have stored."""
     with _open_feed(uri, etcd, prefix) as changefeed:
         found = changefeed.cursors.list()
-    if output == "json":
-        for each in found:
-            cursor = json.loads(each.cursor.text)
-            say(json.dumps({"name": each.name, "stored_at_s": each.stored_at_s, "cursor": cursor}))
-    else:
+    lines = [
+        {"name": each.name, "stored_at_s": each.stored_at_s, "cursor": json.loads(each.cursor.text)} for each in found
+    ]
+    if not _show_lines(lines, invocation):
         rows = [(each.name, render.moment(each.stored_at_s), each.cursor.text) for each in found]
         table(("NAME", "STORED", "CURSOR"), rows)
 
@@ -120,15 +125,16 @@ def cursors(uri: str, etcd: str, prefix: str, output: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @_etcd
 @_prefix
-@_output
+@anywhere_output
 def purge(
+    invocation: Invocation,
+    /,
     uri: str,
     older_than_s: float | None,
     behind_cursors: bool,
     dry_run: bool,
     etcd: str | None,
     prefix: str,
-    output: str,
 ) -> None:
     """Take old changes out of the feed at URI, whole files at a time; a vacuum frees them.
 
@@ -140,10 +146,9 @@ def purge(
         raise click.UsageError("--behind-cursors needs --etcd")
     with _open_feed(uri, etcd, prefix) as changefeed:
         gone = changefeed.purge(older_than_s, behind_cursors, dry_run=dry_run)
-    if output == "json":
-        first = json.loads(gone.first_cursor.text)
-        say(json.dumps({"files": gone.files, "rows": gone.rows, "dry_run": dry_run, "first_cursor": first}))
-    else:
+    first = json.loads(gone.first_cursor.text)
+    row = {"files": gone.files, "rows": gone.rows, "dry_run": dry_run, "first_cursor": first}
+    if not render.show_line(row, invocation.output):
         say(f"{gone.rows} rows in {gone.files} files {'would go' if dry_run else 'are gone'}")
         say(gone.first_cursor.text)
 
@@ -201,11 +206,16 @@ def _pages(changefeed: Changefeed, cursor: Cursor | None, limit: int | None, fol
         cursor, first = page.cursor, False
 
 
-def _line(row: Mapping[str, Any], output: str) -> str:
-    """Return the line of a change, without what all changes of a feed have in common."""
+def _show_lines(rows: Sequence[render.Row], invocation: Invocation) -> bool:
+    """Show the rows line by line; False where a table is wanted."""
+    return not invocation.for_people and all(render.show_line(row, invocation.output) for row in rows)
+
+
+def _show_change(row: Mapping[str, Any], output: str) -> None:
+    """Show the line of a change, without what all changes of a feed have in common."""
     shown = {"ulid": row["ulid_text"]} | {n: v for n, v in row.items() if n not in ("ulid", "ulid_text", "feed")}
-    if output == "json":
-        return json.dumps(json_value(shown), ensure_ascii=False)
+    if render.show_line(json_value(shown), output):
+        return
     moment = render.moment(ulid_time_ms(parse_ulid(row["ulid_text"])) / 1000)
     what = json.dumps(json_value(row["row"]), ensure_ascii=False)
-    return f"{moment}  {row['shard']:>4}  {row['ulid_text']}  {row['operation']:16} {what}"
+    say(f"{moment}  {row['shard']:>4}  {row['ulid_text']}  {row['operation']:16} {what}")

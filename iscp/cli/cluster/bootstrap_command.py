@@ -7,8 +7,11 @@ from pathlib import Path
 
 import click
 
+from iscp.cli.cluster.token_commands import token_row
 from iscp.cli.node.home_options import config_option
-from iscp.cli.shell.arguments import DURATION
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import DURATION, anywhere_output
+from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.access_roles import Role
 
@@ -21,7 +24,8 @@ def node_token() -> None:
 @node_token.command()
 @config_option("A node's configuration; ISCP_* variables win over it.", exists=True)
 @click.option("--ttl", "ttl_s", type=DURATION, default="1d", show_default=True, help="How long it is valid.")
-def bootstrap(file: Path | None, ttl_s: float) -> None:
+@anywhere_output
+def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> None:
     """Print a token of an admin of the cluster-wide account, kept in etcd with the rights of a node."""
     import secrets
 
@@ -40,5 +44,7 @@ def bootstrap(file: Path | None, ttl_s: float) -> None:
         token, record = create_token(
             store, account, Role.ADMIN, ttl_s, "made by iscp token bootstrap", "", clock, secrets.token_hex
         )
+    if render.show({"token": token, **token_row(record)}, invocation.output):
+        return
     say(f"{record.token_id} is {record.role} of {account}; revoke it once there are others", err=True)
     say(token)

@@ -215,7 +215,7 @@ def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
 
 
 @click.command()
-@click.option("--follow", is_flag=True, help="Go on as they come, over changes of the owner too, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as they come, over changes of the owner too, until Ctrl-C.")
 @invocation
 def events(invocation: Invocation, /, follow: bool) -> None:
     """Show what owners have seen and decided, and why; with `-o json` one object a line."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import click
 
 from iscp.cli.shell import context_file, render
-from iscp.cli.shell.arguments import anywhere, invocation, refuse_bad_endpoint
+from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, refuse_bad_endpoint
 from iscp.cli.shell.completion import complete_context
 from iscp.cli.shell.context_file import Context
 from iscp.cli.shell.drawing import pairs, table
@@ -60,7 +60,8 @@ def show(invocation: Invocation, /, name: str | None) -> None:
 @click.option("--key-file", type=_FILE, metavar="FILE", help="The certificate's key (PEM).")
 @click.option("--server-name", metavar="NAME", help="What the nodes' certificates name, where that is not the host.")
 @click.option("--token-file", type=_FILE, metavar="FILE", help="The token that the user is known by.")
-def set_context(name: str, **given: str | None) -> None:
+@anywhere_output
+def set_context(invocation: Invocation, /, name: str, **given: str | None) -> None:
     """Make a context, or change what is given of one; the first one is the current one."""
     path = context_file.config_path()
     contexts = context_file.load_contexts(path)
@@ -69,26 +70,31 @@ def set_context(name: str, **given: str | None) -> None:
     if not contexts.known:
         after = replace(after, current=name)
     context_file.save_contexts(path, after)
-    say(f"{name} is kept in {path}" + (", and is the current one" if after.current == name else ""))
+    if not render.show({"name": name, "file": str(path), "current": after.current == name}, invocation.output):
+        say(f"{name} is kept in {path}" + (", and is the current one" if after.current == name else ""))
 
 
 @context.command()
 @_name
-def use(name: str) -> None:
+@anywhere_output
+def use(invocation: Invocation, /, name: str) -> None:
     """Choose the context that commands go to."""
     path = context_file.config_path()
     contexts = context_file.load_contexts(path)
     chosen = contexts.get(name)
     context_file.save_contexts(path, replace(contexts, current=name))
-    say(f"commands go to {name} now: {chosen.endpoint}")
+    if not render.show({"name": name, "endpoint": chosen.endpoint}, invocation.output):
+        say(f"commands go to {name} now: {chosen.endpoint}")
 
 
 @context.command()
 @_name
-def delete(name: str) -> None:
+@anywhere_output
+def delete(invocation: Invocation, /, name: str) -> None:
     """Delete a context; if it is the current one, none is."""
     path = context_file.config_path()
     contexts = context_file.load_contexts(path)
     contexts.get(name)
     context_file.save_contexts(path, context_file.with_context(contexts, name, None))
-    say(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))
+    if not render.show({"deleted": True}, invocation.output):
+        say(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))

@@ -46,7 +46,7 @@ def create(invocation: Invocation, /, role: str, ttl_s: float, note: str, accoun
     """Make a token, and print it: it is kept nowhere, and cannot be shown again."""
     with invocation.client() as client:
         secret, record = client.access.create_token(role, ttl_s=ttl_s, account=account, note=note)
-    if render.show({"token": secret, **_row(record)}, invocation.output):
+    if render.show({"token": secret, **token_row(record)}, invocation.output):
         return
     say(f"{record.token_id} is {record.role} of {record.account} until {render.moment(record.expires_at_s)}", err=True)
     say(secret)
@@ -59,7 +59,7 @@ def list_tokens(invocation: Invocation, /, account: str) -> None:
     """Show the tokens of an account, and of the cluster-wide account all, without their secrets."""
     with invocation.client() as client:
         records = client.access.tokens(account=account)
-    if render.show([_row(record) for record in records], invocation.output):
+    if render.show([token_row(record) for record in records], invocation.output):
         return
     columns = ("ID", "ACCOUNT", "ROLE", "STATE", "CREATED", "ENDS", "CREATED BY", "NOTE")
     rows = [
@@ -91,7 +91,8 @@ def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
         say(f"{token_id} is revoked" if revoked else f"there is no token {token_id}, or no longer")
 
 
-def _row(record: TokenRecord) -> dict[str, Any]:
+def token_row(record: TokenRecord) -> dict[str, Any]:
+    """Return a token without its secret, as JSON has it."""
     return {
         "id": record.token_id,
         "account": record.account,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -12,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-import click
 from rich.console import Console
 
 from iscp.adapters.system.clock import SystemClock
@@ -26,6 +24,7 @@ from iscp.cli.demo.manual import SEARCHES
 from iscp.cli.demo.replay import Follower
 from iscp.cli.demo.view import View, result_table
 from iscp.cli.node.launch import start_up
+from iscp.cli.shell import render
 from iscp.client.admin_client import Client
 from iscp.core.api.api_views import JobView
 from iscp.core.values.errors import IscpError, TemporaryError
@@ -41,10 +40,10 @@ SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1
 """Leases that are short, as a node that dies is to be noticed soon if nodes die all the time."""
 
 
-def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
+def run(days: int, output: str, nodes: int = 1, chaos: bool = False) -> int:
     """Run the demo, and return the exit status: 0 if every target is equal to its recomputation. Raises IscpError."""
     started_s = time.monotonic()
-    view = View(Console(stderr=as_json), days)
+    view = View(Console(stderr=output not in ("table", "wide")), days)
     with _scratch() as root:
         with view.live():
             results, kills = _play(root, view, nodes, chaos)
@@ -55,11 +54,8 @@ def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
             shutil.move(root / "lake", tables)
             view.console.print(f"The tables are kept in {tables}")
     elapsed_s = round(time.monotonic() - started_s, 1)
-    if as_json:
-        jobs = [each.to_json() for each in results]
-        result = {"verified": verified, "jobs": jobs, "days": days, "elapsed_s": elapsed_s}
-        click.echo(json.dumps(result | {"nodes": nodes, "kills": kills}))
-    else:
+    result = {"verified": verified, "jobs": [each.to_json() for each in results], "days": days, "elapsed_s": elapsed_s}
+    if not render.show_line(result | {"nodes": nodes, "kills": kills}, output):
         view.console.print(result_table(results))
         view.console.print(f"{days} days in {elapsed_s:.0f} s")
         if chaos:

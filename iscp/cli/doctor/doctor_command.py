@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli.doctor.examination import Examined, Verdict, fault, warning
+from iscp.cli.shell import render
 from iscp.core.values.extras import install_command
 
 if TYPE_CHECKING:
@@ -28,14 +29,12 @@ _EXAMINED = ("etcd", "log.uri", "storage.self_test", "data_dir", "listen")
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAULT: "red"}
 
 
-def run(data: Path, file: Path | None, port: int, as_json: bool) -> int:
+def run(data: Path, file: Path | None, port: int, output: str) -> int:
     """Print what is found; the exit status: 1 if there is a fault."""
     logging.getLogger("iscp").addHandler(logging.NullHandler())  # what is found is shown, and not by bare log lines
     found = list(_examine_node(file) if file else _examine_up(data, port))
     counts = Counter(each.verdict for each in found)
-    if as_json:
-        click.echo(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
-    else:
+    if not render.show([asdict(each) for each in found], output):
         _show(found, counts)
     return 1 if counts[Verdict.FAULT] else 0
 

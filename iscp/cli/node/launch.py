@@ -79,7 +79,7 @@ def start_up(
     """
     log = data / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    arguments = [*command, "--data", str(data), "--json", "--nodes", str(nodes)]
+    arguments = [*command, "--data", str(data), "-o", "json", "--nodes", str(nodes)]
     arguments += [] if port is None else ["--port", str(port)]
     child = spawn_tied(arguments, log, environ, death_signal=signal.SIGTERM, stdout=subprocess.PIPE)
     try:

@@ -158,7 +158,7 @@ class LocalCluster:
                 each.child.wait()
 
     def ready_line(self) -> dict[str, Any]:
-        """Return what `iscp up --json` prints once it is ready."""
+        """Return what `iscp up -o json` prints once it is ready."""
         return {
             "ready": True,
             "endpoint": self._address(),

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli.node.home_options import home_options, require_one_home
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import anywhere_output
+from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import ConfigurationError
 
@@ -25,7 +28,8 @@ def log() -> None:
 @home_options(
     "The directory of `iscp up`, which must not run.", "A node's configuration; no node of the cluster may run."
 )
-def repair(data: Path | None, file: Path | None) -> None:
+@anywhere_output
+def repair(invocation: Invocation, /, data: Path | None, file: Path | None) -> None:
     """End the job log before its last commit, if that is torn or lost and all else is whole.
 
     A damaged history of iterations is renamed too, and another begins: nothing is decided by it.
@@ -42,19 +46,20 @@ def repair(data: Path | None, file: Path | None) -> None:
     if data is not None:
         layout = layout_of(data)
         with hold_directory(layout), marks_of(layout) as marks:
-            _repair(str(layout.job_log), marks)
+            _repair(invocation, str(layout.job_log), marks)
     else:
         config = load_settings(file, os.environ)
         enter_s3(config.storage.s3)
         with marks_at(config) as marks:
-            _repair(config.log.uri, marks)
+            _repair(invocation, config.log.uri, marks)
 
 
 @log.command()
 @home_options(
     "The directory of `iscp up`, which must not run.", "A node's configuration; nodes may run, none of them earlier."
 )
-def upgrade(data: Path | None, file: Path | None) -> None:
+@anywhere_output
+def upgrade(invocation: Invocation, /, data: Path | None, file: Path | None) -> None:
     """Raise the job log to the format of this release, once no node of the release before is to run any more.
 
     Until then it stays of the format before, which nodes of both releases read and write.
@@ -76,24 +81,34 @@ def upgrade(data: Path | None, file: Path | None) -> None:
         enter_s3(config.storage.s3)
         refuse_earlier_nodes(config)
         before = upgrade_job_log(config.log.uri)
+    if render.show({"format_before": before, "format": FORMAT}, invocation.output):
+        return
     text = f"is of format {FORMAT} already" if before == FORMAT else f"was of format {before}, and is of {FORMAT} now"
     say(f"the job log {text}")
 
 
-def _repair(uri: str, marks: EtcdLogMarks | None) -> None:
+def _repair(invocation: Invocation, uri: str, marks: EtcdLogMarks | None) -> None:
+    """Repair the log, and say each step as it is done, for those who read no JSON; they get all of it at the end."""
     from iscp.adapters.delta.joblog.delta_job_log import repair_job_log, set_damaged_history_aside
 
-    if aside := set_damaged_history_aside(uri):
+    plain = invocation.for_people
+    aside = set_damaged_history_aside(uri)
+    if aside and plain:
         say(f"the history is renamed to {aside}; another begins")
     reached = marks.load() if marks else -1
     repaired = repair_job_log(uri, reached)
     if repaired is None:
         if not aside:
             raise ConfigurationError(f"nothing is wrong with the job log at {uri}")
+        render.show({"history_renamed": aside, "renamed": "", "given_up_to": -1, "version": -1}, invocation.output)
         return
-    if repaired.renamed:
+    if repaired.renamed and plain:
         say(f"renamed to {repaired.renamed}")
-    if marks is not None and reached > repaired.version:
+    given_up = marks is not None and reached > repaired.version
+    if marks is not None and given_up:
         marks.accept(repaired.version)
-        say(f"given up: what was acknowledged after version {repaired.version}, up to {reached}")
-    say(f"the job log ends at version {repaired.version} now")
+        if plain:
+            say(f"given up: what was acknowledged after version {repaired.version}, up to {reached}")
+    row = {"history_renamed": aside, "renamed": repaired.renamed, "given_up_to": reached if given_up else -1}
+    if not render.show({**row, "version": repaired.version}, invocation.output):
+        say(f"the job log ends at version {repaired.version} now")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
 from iscp.cli.node.local_cluster import LocalCluster, node_command
 from iscp.cli.node.wait_notice import WaitNotice
+from iscp.cli.shell import render
 from iscp.cli.shell.error_words import ERROR_PREFIX
 from iscp.cli.shell.terminal import say
 from iscp.core.settings.config import LogFormat, LogLevel
@@ -57,7 +57,7 @@ def _ending_by_signal() -> Iterator[_Signals]:
 def run(
     data: Path,
     port: int | None,
-    as_json: bool,
+    output: str,
     nodes: int = 1,
     command: Callable[[Path], Sequence[str]] = node_command,
 ) -> int:
@@ -69,7 +69,7 @@ def run(
             ports = choose_ports(layout, port, nodes)
         stack = LocalCluster(layout, ports, SystemClock(), os.environ, command)
         try:
-            _keep_up(stack, signals, as_json)
+            _keep_up(stack, signals, output)
             stack.stop()
         except Stopped:
             return 1
@@ -78,7 +78,7 @@ def run(
     return 0
 
 
-def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
+def _keep_up(stack: LocalCluster, signals: _Signals, output: str) -> None:
     clock, notice = SystemClock(), WaitNotice()
 
     def say(awaited: str) -> None:
@@ -94,7 +94,7 @@ def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
         if fault := stack.new_fault():
             _say(f"{ERROR_PREFIX}{fault}")
         if not announced and stack.serving():
-            _tell(stack, as_json)
+            _tell(stack, output)
             announced = True
         elif not announced:
             say(stack.awaited())
@@ -106,7 +106,7 @@ def _say(words: str) -> None:
         say(words, err=True)
 
 
-def _tell(stack: LocalCluster, as_json: bool) -> None:
+def _tell(stack: LocalCluster, output: str) -> None:
     ready = stack.ready_line()
     if taken := stack.ports.taken:
         say(
@@ -114,8 +114,7 @@ def _tell(stack: LocalCluster, as_json: bool) -> None:
             f"--endpoint {ready['endpoint']}, or set ISCP_ENDPOINT",
             err=True,
         )
-    if as_json:
-        say(json.dumps(ready))
+    if render.show_line(ready, output):
         return
     say(f"ready at {ready['endpoint']}   (iscp-admin --endpoint {ready['endpoint']} status)")
     say(f"  page    {stack.page()}")

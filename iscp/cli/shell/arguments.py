@@ -155,6 +155,8 @@ class OutputType(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in OUTPUTS:
             return str(value)
+        if value == "text":  # as commands for feeds call it
+            return "table"
         if not value.startswith(JSONPATH):
             self.fail(f"{value!r} is not one of {', '.join(OUTPUTS)} and {JSONPATH}PATH", param, ctx)
         try:
@@ -210,10 +212,24 @@ _output_option = click.option(
 )
 
 
+def _keep_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(Invocation).output = "json"
+
+
+_json_option = click.option("--json", is_flag=True, hidden=True, expose_value=False, callback=_keep_json)
+"""The short form of `-o json`, which some commands had before all had that one."""
+
+
+def output_options(command: F) -> F:
+    """Give a command or group the options that say in which form the answer is printed."""
+    return _json_option(_output_option(command))
+
+
 def anywhere_output(command: F) -> F:
     """Give a command that calls no node the option -o, and the Invocation that has it as its first argument."""
     passing: F = click.make_pass_decorator(Invocation, ensure=True)(command)  # type: ignore[assignment]
-    return _output_option(passing)
+    return output_options(passing)
 
 
 def anywhere(command: F) -> F:
@@ -244,10 +260,9 @@ def anywhere(command: F) -> F:
             help="How long a request may take, with its repetitions; 30s if not given, and more where it takes longer. "
             "What waits has a --timeout of its own.",
         ),
-        _output_option,
     ):
         command = option(command)
-    return command
+    return output_options(command)
 
 
 table_argument = click.argument("table", type=TABLE, metavar="T")

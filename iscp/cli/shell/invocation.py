@@ -33,6 +33,11 @@ class Invocation:
         """Return whether all columns of a table are to be shown, however narrow the terminal is."""
         return self.output == "wide"
 
+    @property
+    def for_people(self) -> bool:
+        """Return whether the answer is in words and tables, and not for a program."""
+        return self.output in ("table", "wide")
+
     def client(self) -> Client:
         from iscp.client.admin_client import Client
 
