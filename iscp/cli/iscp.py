@@ -20,11 +20,13 @@ from iscp.cli.node.certs_commands import certs
 from iscp.cli.node.home_options import config_option
 from iscp.cli.node.log_command import log
 from iscp.cli.run.run_command import run
+from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output, output_options
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.terminal import say
 from iscp.core.settings.config import ADMIN_PORT
 from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
@@ -158,6 +160,14 @@ def demo(invocation: Invocation, /, nodes: int, days: int, chaos: bool) -> None:
     from iscp.cli.demo.command import run
 
     sys.exit(run(days, invocation.output, nodes, chaos))
+
+
+@iscp.command()
+@anywhere_output
+def version(invocation: Invocation, /) -> None:
+    """Show the version of this program."""
+    if not render.show({"client": __version__}, invocation.output):
+        say(f"client {__version__}")
 
 
 @iscp.command()

@@ -19,6 +19,7 @@ from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, sha
 from iscp.cli.cluster.context_commands import context
 from iscp.cli.cluster.token_commands import token
 from iscp.cli.cluster.top_command import top
+from iscp.cli.cluster.version_command import version
 from iscp.cli.index.node_search import node_search
 from iscp.cli.job.explain_command import explain
 from iscp.cli.job.export_command import export
@@ -56,7 +57,7 @@ def cli() -> None:
 
 for command in (
     *(job, view, build, context, explain, apply, export, node_search, node, shard, ring, rebalance, events),
-    *(top, backup, token, audit),
+    *(top, backup, token, audit, version),
 ):
     cli.add_command(command)
 node.add_command(node_logs)
