@@ -14,6 +14,7 @@ import click
 from iscp import __version__
 from iscp.cli.cluster.audit_command import audit
 from iscp.cli.cluster.backup_commands import backup
+from iscp.cli.cluster.bootstrap_command import bootstrap
 from iscp.cli.cluster.build_commands import build
 from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, shard
 from iscp.cli.cluster.context_commands import context
@@ -61,6 +62,7 @@ for command in (
 ):
     cli.add_command(command)
 node.add_command(node_logs)
+token.add_command(bootstrap)
 job.add_command(job_logs)
 
 

@@ -143,7 +143,7 @@ def test_jobs_and_views_are_applied_after_each_change(tmp_path: Path) -> None:
 def test_what_helm_prints_at_the_end_is_what_tls_and_authentication_take() -> None:
     notes = notes_of(SMALLEST)
     assert "get secret lake-tls -o 'go-template={{index .data \"ca.crt\" | base64decode}}' > ca.pem" in notes
-    assert "exec lake-iscp-0 -- iscp token bootstrap --config /etc/iscp/node.toml > admin.token" in notes
+    assert "exec lake-iscp-0 -- iscp-admin token bootstrap --config /etc/iscp/node.toml > admin.token" in notes
     assert re.search(r"export ISCP_CA_FILE=ca.pem ISCP_CERT_FILE=\S+ ISCP_KEY_FILE=\S+", notes)
     assert "ISCP_SERVER_NAME=node.default.iscp ISCP_TOKEN_FILE=admin.token" in notes
     assert "insecure" not in notes

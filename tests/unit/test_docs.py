@@ -144,10 +144,12 @@ def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, 
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if command.hidden:
+            continue
         if isinstance(command, click.Group):
             below = click.Context(command, parent=context, info_name=name)
             yield from ((f"{name} {words}", leaf) for words, leaf in commands(command, below))
-        elif not command.hidden:
+        else:
             yield name, command
 
 

@@ -1,4 +1,6 @@
-"""`iscp token`: the first token of a cluster, made beside etcd, as nobody is known who could make it by a node."""
+"""`iscp-admin token bootstrap`: the first token of a cluster, made beside etcd, as nobody is known who could make it by
+a node.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,15 @@ from iscp.cli.shell.terminal import say
 from iscp.core.values.access_roles import Role
 
 
-@click.group("token")
-def node_token() -> None:
-    """Make the first token of a cluster; others are made by `iscp-admin token`."""
-
-
-@node_token.command()
+@click.command()
 @config_option("A node's configuration; ISCP_* variables win over it.", exists=True)
 @click.option("--ttl", "ttl_s", type=DURATION, default="1d", show_default=True, help="How long it is valid.")
 @anywhere_output
 def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> None:
-    """Print a token of an admin of the cluster-wide account, kept in etcd with the rights of a node."""
+    """Print the first token, of an admin of the cluster-wide account, kept in etcd with the rights of a node.
+
+    It is for machines that reach etcd, and calls no node.
+    """
     import secrets
 
     from iscp.adapters.etcd.client import EtcdClient
@@ -42,9 +42,17 @@ def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> Non
     with EtcdClient(EtcdSettings.of(config.etcd), clock) as etcd:
         store = EtcdTokens(etcd, Keys(config.etcd_prefix), account)
         token, record = create_token(
-            store, account, Role.ADMIN, ttl_s, "made by iscp token bootstrap", "", clock, secrets.token_hex
+            store, account, Role.ADMIN, ttl_s, "made by iscp-admin token bootstrap", "", clock, secrets.token_hex
         )
     if render.show({"token": token, **token_row(record)}, invocation.output):
         return
     say(f"{record.token_id} is {record.role} of {account}; revoke it once there are others", err=True)
     say(token)
+
+
+@click.group("token", hidden=True)
+def node_token() -> None:
+    """Make the first token of a cluster, as `iscp-admin token bootstrap` does, which was here before."""
+
+
+node_token.add_command(bootstrap)
