@@ -18,6 +18,8 @@ from iscp.cli.shell.terminal import confirm, say
 from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.api.api_views import JobView
 from iscp.core.job.name_patterns import is_pattern
+from iscp.core.spec.view_fields import view_of
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -131,7 +133,19 @@ def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
         say(f"  {job.name} on {job.table}", err=True)
     if len(jobs) > SHOWN_MAX:
         say(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
+    if verb is ChangeVerb.UNREGISTER:
+        say(_staying(jobs), err=True)
     confirm(f"{verb} {job_words(len(jobs))}?")
+
+
+def _staying(jobs: Sequence[JobView]) -> str:
+    """Return what jobs leave behind when they are deleted, in words."""
+    targets = "its target stays as it is" if len(jobs) == 1 else "their targets stay as they are"
+    views = [view for view in (view_of(job.spec_json) for job in jobs[:SHOWN_MAX]) if view is not None]
+    if not views:
+        return targets
+    places = ", ".join(f"{view.target}{VIEW_STATE_SUFFIX}" for view in views)
+    return f"{targets}, and so does what is kept beside views, as {places}"
 
 
 def _show_matching(invocation: Invocation, jobs: Sequence[JobView]) -> None:

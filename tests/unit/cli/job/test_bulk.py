@@ -80,6 +80,8 @@ def test_nothing_is_changed_before_the_question_is_answered(run: Run, service: P
         assert refused.exit_code == 1
         assert "unregister 2 jobs? [y/N]" in refused.stderr
         assert "  copy on sales.items\n" in refused.stderr
+        assert "  copy on sales.orders\n" in refused.stderr
+        assert "\ntheir targets stay as they are\n" in refused.stderr
     dry = run("job", "delete", "sales.*", "--dry-run")
     assert (dry.exit_code, len(dry.stdout.splitlines()), dry.stderr) == (0, 3, "3 jobs match\n")
     assert json.loads(run("job", "delete", "/lake/sales", "copy", "--dry-run", "-o", "json").stdout) == [
@@ -114,3 +116,12 @@ def test_jobs_are_listed_and_counted_by_pattern(run: Run) -> None:
     assert run("job", "count", "*", "copy").stdout == "4\n"
     assert run("job", "count", "sales.orders").stdout == "3\n"
     assert run("job", "list", "sales.orders", "--table", "sales.items").exit_code == 2
+
+
+def test_before_views_are_deleted_what_is_kept_beside_them_is_said_to_stay(run: Run) -> None:
+    views = ("--sql", "SELECT 1 FROM t", "--table", "t=sales.orders")
+    assert run("view", "create", "totals", "--target", "/x/totals", *views).exit_code == 0
+    one = run("job", "delete", "sales.orders", "total*", stdin="n\n").stderr
+    assert "its target stays as it is, and so does what is kept beside views, as /x/totals_view_state_2\n" in one
+    assert "their targets stay" in run("job", "delete", "*", stdin="n\n").stderr
+    assert "stay" not in run("job", "pause", "*", stdin="n\n").stderr
