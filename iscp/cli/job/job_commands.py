@@ -12,6 +12,7 @@ from iscp.cli.job.bulk import MATCHES_MAX
 from iscp.cli.job.change_commands import pause, resume, resync, unregister, update
 from iscp.cli.job.check_command import check
 from iscp.cli.job.describe_command import describe
+from iscp.cli.job.edit_command import edit
 from iscp.cli.job.history_command import history
 from iscp.cli.job.job_order import Order, SortType, sorted_jobs
 from iscp.cli.job.register_command import register
@@ -157,7 +158,7 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
         say(f"version {found.applied_version} is applied")
 
 
-for command in (register, unregister, update, pause, resume, resync, verify, describe, check, history):
+for command in (register, unregister, update, pause, resume, resync, verify, describe, check, history, edit):
     job.add_command(command)
 
 
