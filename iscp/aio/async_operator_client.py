@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.codec.cluster_messages import EVENT, PLACED_SHARD
+from iscp.adapters.grpc.codec.cluster_messages import CONSUMER, EVENT, PLACED_SHARD
 from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_to_wire
 from iscp.adapters.grpc.codec.message_codec import to_request
 from iscp.adapters.grpc.codec.request_messages import NODE_VERBS, SHARD_VERBS
 from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
 from iscp.core.api.api_requests import NodeVerb, ShardVerb
-from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
 from iscp.core.api.log_lines import LogPage, LogPlace
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
@@ -90,6 +90,11 @@ class AsyncOperatorClient:
             listing(self._operator.GetEvents), request, timeout_s=answer_within_s(wait_s, "wait_s")
         )
         return [EVENT.from_wire(each) for page in found for each in page.events]
+
+    async def consumers(self) -> list[ConsumerInfo]:
+        """Return the kinds of consumer that jobs may name, as the owner has them."""
+        found = await self._caller.call(self._operator.ListConsumers, to_request(pb.ListConsumersRequest))
+        return [CONSUMER.from_wire(each) for each in found.consumers]
 
     async def node_logs(
         self,

@@ -74,7 +74,7 @@ def compose_services(
         DeadLetterReader(kind, places).read,
     )
     resharder = Resharder(owner, catalog, kind, validator)
-    operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes)
+    operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes, foundation.kinds.described)
     builds = OwnerBuilds(owner, catalog, BuilderAccess(builder, clock), admin.change, clock)
     search = compose_search(foundation, owner, catalog, waiter, places)
     return Services(admin=admin, operator=OperatorServer(operator), builds=BuildServer(builds), search=search)

@@ -12,15 +12,30 @@ from importlib.metadata import EntryPoint, entry_points
 from iscp.bootstrap.index_parts import default_index_services
 from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
 from iscp.consumers.index.index_services import IndexServices
+from iscp.core.api.api_views import ConsumerInfo
 from iscp.core.job.target_state import TargetLog
 from iscp.core.values.errors import ErrorCode, InvalidRequest
-from iscp.core.values.untrusted_values import named_error, shown
+from iscp.core.values.untrusted_values import named_error, one_line, shown
 from iscp.ports.consumer import ConsumerKind, Needs
 
 GROUP = "iscp.consumers"
 _OURS = "iscp.consumers."
 _FIELD = "spec.iteration.consumer.kind"
 _REQUIRED_OF_A_KIND = ("name", "shared_target", "needs", "validate", "target_of", "columns", "open")
+
+
+_ABOUT = {
+    "changefeed": "Every change of the table, in order, for applications that read them by cursors.",
+    "fulltext": "A full-text index: words of text columns, ranked by BM25.",
+    "replica": "The table itself, or columns and rows of it, by a key or append-only.",
+    "search": "An index of words and vectors together, searched by both.",
+    "vector": "An index of vectors: nearest neighbours, by vectors of the table or of an embedder.",
+    "view": "The result of a query over one or several tables.",
+}
+"""What iscp's own kinds do."""
+
+ABOUT_CHARS_MAX = 200
+"""Characters of what is shown of a kind and of its package; of a longer text the middle is left out."""
 
 
 class ConsumerRegistry:
@@ -41,6 +56,20 @@ class ConsumerRegistry:
     def absent(self) -> tuple[str, ...]:
         """Return the kinds that are allowed, and not installed."""
         return tuple(sorted(self._allowed - set(self._entries)))
+
+    def described(self) -> list[ConsumerInfo]:
+        """Return the kinds that are allowed, as far as it is known without loading any."""
+        return [self._described(name) for name in sorted(self._allowed)]
+
+    def _described(self, name: str) -> ConsumerInfo:
+        entry = self._entries.get(name)
+        if entry is None:
+            return ConsumerInfo(name, fault="is allowed, and no package brings it: install it on every node")
+        own, dist = entry.value.startswith(_OURS), entry.dist
+        summary = str(dist.metadata["Summary"] or "") if dist is not None else ""
+        about = _ABOUT.get(name, "") if own else one_line(summary, ABOUT_CHARS_MAX)
+        package = one_line(f"{dist.name} {dist.version}", ABOUT_CHARS_MAX) if dist is not None else ""
+        return ConsumerInfo(name, about, package, own)
 
     def kind(self, name: str) -> ConsumerKind:
         """Raises InvalidRequest for one that is not there, not allowed, or cannot be loaded."""

@@ -17,6 +17,7 @@ from iscp.cli.cluster.backup_commands import backup
 from iscp.cli.cluster.bootstrap_command import bootstrap
 from iscp.cli.cluster.build_commands import build
 from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, shard
+from iscp.cli.cluster.consumer_commands import consumer
 from iscp.cli.cluster.context_commands import context
 from iscp.cli.cluster.token_commands import token
 from iscp.cli.cluster.top_command import top
@@ -58,7 +59,7 @@ def cli() -> None:
 
 for command in (
     *(job, view, build, context, explain, apply, export, node_search, node, shard, ring, rebalance, events),
-    *(top, backup, token, audit, version),
+    *(top, backup, token, audit, version, consumer),
 ):
     cli.add_command(command)
 node.add_command(node_logs)

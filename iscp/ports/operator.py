@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
 from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.build.api_builds import BuildView
 
@@ -66,6 +66,9 @@ class OperatorService(Protocol):
         """Return the lines of all nodes that are about the job; a page for each node. Raises JobNotFound,
         TableNotFound.
         """
+
+    def consumers(self) -> Sequence[ConsumerInfo]:
+        """Return the kinds of consumer that are allowed, by their names. No code of theirs is run for that."""
 
 
 class BuildAdmin(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
 from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.values.errors import InvalidRequest
 
@@ -29,6 +29,7 @@ class FakeOperator:
     jobs: list[JobName] = field(default_factory=list)
     asked: list[tuple[int, int, float]] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
+    kinds: list[ConsumerInfo] = field(default_factory=list)
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
         self._check(node_id)
@@ -74,6 +75,9 @@ class FakeOperator:
         self.asked.append((owner_rev, number, wait_s))
         self.tables.append(table)
         return self.terms.pop(0) if len(self.terms) > 1 else list(self.terms[0] if self.terms else ())
+
+    def consumers(self) -> list[ConsumerInfo]:
+        return self.kinds
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         self._check(node_id)

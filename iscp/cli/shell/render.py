@@ -125,10 +125,10 @@ def _show_part(value: Any, path: str) -> None:
 
 
 def _name_of(row: Row) -> str:
-    """Return what commands name it by: T and N of a job, with a tab between; N of a node; T of a shard."""
+    """Return what commands name it by: T and N of a job, with a tab between; N of a node; T of a shard; a name."""
     if "table" in row and "name" in row:
         return f"{row['table']}\t{row['name']}"
-    for field in ("id", "table"):
+    for field in ("id", "table", "name"):
         if field in row:
             return str(row[field])
     raise click.UsageError("-o name: the answer is of no job, node or table")

@@ -126,6 +126,8 @@ _OPERATOR = ServiceRow(
         "GetEvents": _ACCOUNT(foreign=Foreign.NOTHING, waits=True),
         # Of one job; a node's whole log is for the cluster-wide account.
         "GetLogs": _ACCOUNT(Role.OPERATOR, everybody_with="node_id"),
+        # A registration of another kind is refused with the same names.
+        "ListConsumers": Rule(Scope.CALLER),
     },
     forwarded=True,
 )

@@ -214,3 +214,17 @@ class ClusterView:
     left_out: tuple[LeftOutJob, ...] = ()
     left_out_count: int = 0
     moving: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A kind of consumer that jobs may name: what it does in one line, and which package brings it.
+
+    `own`: it is one of iscp's. `fault`: why it cannot be used though it is allowed; empty if it can.
+    """
+
+    name: str
+    about: str = ""
+    package: str = ""
+    own: bool = False
+    fault: str = ""

@@ -6,7 +6,7 @@ Their decisions are stored outside all nodes before they count: they outlive thi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -16,7 +16,7 @@ from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
 from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
 from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.values.errors import InvalidRequest, IscpError, Unavailable, no_owner
 from iscp.core.values.ids import ShardId, parse_shard
@@ -38,10 +38,17 @@ class OwnerOperator:
     """One change at a time; views are taken on the owner loop's thread."""
 
     def __init__(
-        self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog, resharder: Resharder, nodes: NodeClients
+        self,
+        owner: OwnerLoop,
+        store: OverrideStore,
+        catalog: Catalog,
+        resharder: Resharder,
+        nodes: NodeClients,
+        consumers: Callable[[], Sequence[ConsumerInfo]],
     ) -> None:
         self._owner = owner
         self._resharder = resharder
+        self._consumers = consumers
         self._store = store
         self._lookup = JobLookup(catalog)
         self._logs = LogReader(owner, nodes, self._lookup)
@@ -196,6 +203,9 @@ class OwnerOperator:
 
     def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         return self._logs.of_job(job, query, after)
+
+    def consumers(self) -> Sequence[ConsumerInfo]:
+        return self._consumers()
 
     def _shards(self, table: str, range_id: int, account: str = "") -> list[ShardId]:
         """Return the wanted shards of a table. Raises TableNotFound, InvalidRequest."""

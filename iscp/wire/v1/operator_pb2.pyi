@@ -60,6 +60,80 @@ SHARD_VERB_UNPIN: ShardVerb.ValueType  # 3
 Global___ShardVerb: _TypeAlias = ShardVerb  # noqa: Y015
 
 @_typing.final
+class ListConsumersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConsumersRequest: _TypeAlias = ListConsumersRequest  # noqa: Y015
+
+@_typing.final
+class ConsumerInfo(_message.Message):
+    """about: one line. package: the distribution that brings it, and its version. own: it is one of iscp's. fault: why it
+    cannot be used though it is allowed; empty: it can.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
+    PACKAGE_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    about: _builtins.str
+    package: _builtins.str
+    own: _builtins.bool
+    fault: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        about: _builtins.str = ...,
+        package: _builtins.str = ...,
+        own: _builtins.bool = ...,
+        fault: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "fault", b"fault", "name", b"name", "own", b"own", "package", b"package"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerInfo: _TypeAlias = ConsumerInfo  # noqa: Y015
+
+@_typing.final
+class ListConsumersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerInfo]: ...
+    def __init__(
+        self,
+        *,
+        consumers: _abc.Iterable[Global___ConsumerInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConsumersResponse: _TypeAlias = ListConsumersResponse  # noqa: Y015
+
+@_typing.final
 class ChangeNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

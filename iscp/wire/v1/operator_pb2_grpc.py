@@ -69,6 +69,11 @@ class OperatorStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.GetLogsRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.FromString,
                 _registered_method=True)
+        self.ListConsumers = channel.unary_unary(
+                '/iscp.wire.v1.Operator/ListConsumers',
+                request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ListConsumersRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ListConsumersResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -124,6 +129,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListConsumers(self, request, context):
+        """The kinds of consumer that registrations may name, as the owner has them. No code of theirs is run for that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -161,6 +173,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.GetLogs,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.GetLogsRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.SerializeToString,
+            ),
+            'ListConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConsumers,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ListConsumersRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ListConsumersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -352,6 +369,33 @@ class Operator:
             '/iscp.wire.v1.Operator/GetLogs',
             iscp_dot_wire_dot_v1_dot_operator__pb2.GetLogsRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Operator/ListConsumers',
+            iscp_dot_wire_dot_v1_dot_operator__pb2.ListConsumersRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_operator__pb2.ListConsumersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,8 @@ class OperatorStub:
     """
     GetLogs: _grpc.UnaryStreamMultiCallable[_operator_pb2.GetLogsRequest, _operator_pb2.LogPage]
     """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory."""
+    ListConsumers: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListConsumersRequest, _operator_pb2.ListConsumersResponse]
+    """The kinds of consumer that registrations may name, as the owner has them. No code of theirs is run for that."""
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -69,6 +71,8 @@ class OperatorAsyncStub(OperatorStub):
     """
     GetLogs: _aio.UnaryStreamMultiCallable[_operator_pb2.GetLogsRequest, _operator_pb2.LogPage]  # type: ignore[assignment]
     """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory."""
+    ListConsumers: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListConsumersRequest, _operator_pb2.ListConsumersResponse]  # type: ignore[assignment]
+    """The kinds of consumer that registrations may name, as the owner has them. No code of theirs is run for that."""
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -128,5 +132,13 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_operator_pb2.LogPage], _abc.AsyncIterator[_operator_pb2.LogPage]]:
         """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory."""
+
+    @_abc_1.abstractmethod
+    def ListConsumers(
+        self,
+        request: _operator_pb2.ListConsumersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListConsumersResponse, _abc.Awaitable[_operator_pb2.ListConsumersResponse]]:
+        """The kinds of consumer that registrations may name, as the owner has them. No code of theirs is run for that."""
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -114,3 +114,18 @@ def test_code_that_does_not_fit_is_reported_and_ends_nothing(name: str, why: str
 @pytest.mark.usefixtures("theirs")
 def test_what_is_allowed_and_not_installed_can_be_reported() -> None:
     assert ConsumerRegistry(allowed=("good", "mislaid")).absent == ("mislaid",)
+
+
+def test_kinds_are_described_without_loading_any(theirs: None) -> None:
+    registry = ConsumerRegistry(["good", "exits", "nowhere"])
+    found = {each.name: each for each in registry.described()}
+    ours = {"changefeed", "fulltext", "replica", "search", "vector", "view"}
+    assert set(found) == {*ours, "good", "exits", "nowhere"}
+    assert {name for name, each in found.items() if each.own} == ours
+    for name in ours:
+        assert found[name].about.endswith(".")
+        assert found[name].package.startswith("iscp-delta ")
+        assert not found[name].fault
+    assert found["good"].package.startswith("theirs")
+    assert not found["exits"].fault  # its code was not run
+    assert "install it" in found["nowhere"].fault

@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import answering
-from iscp.adapters.grpc.codec.cluster_messages import PLACED_SHARD, event_pages
+from iscp.adapters.grpc.codec.cluster_messages import CONSUMER, PLACED_SHARD, event_pages
 from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_from_wire, query_of_user
 from iscp.adapters.grpc.codec.message_codec import pages
 from iscp.adapters.grpc.codec.request_messages import NODE_VERBS, SHARD_VERBS
@@ -113,6 +113,12 @@ class OperatorServer(pb_grpc.OperatorServicer):
                 self._reading.release()
             for page in found:
                 yield LOG_PAGE.to_wire(page)
+
+    def ListConsumers(
+        self, request: pb.ListConsumersRequest, context: grpc.ServicerContext
+    ) -> pb.ListConsumersResponse:
+        with answering(request, context, "consumers"):
+            return pb.ListConsumersResponse(consumers=[CONSUMER.to_wire(each) for each in self._service.consumers()])
 
 
 def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from iscp.adapters.grpc.codec.message_codec import Codec, pages
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
-from iscp.core.api.api_views import ClusterView, EventView, LeftOutJob, NodeView, PlacedShard, ShardView
+from iscp.core.api.api_views import ClusterView, ConsumerInfo, EventView, LeftOutJob, NodeView, PlacedShard, ShardView
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import operator_pb2
 
 EVENT = Codec(EventView, operator_pb2.OwnerEvent)
+CONSUMER = Codec(ConsumerInfo, operator_pb2.ConsumerInfo)
 PLACED_SHARD = Codec(PlacedShard, operator_pb2.PlacedShard)
 
 _SHARD = Codec(ShardView, pb.Shard)

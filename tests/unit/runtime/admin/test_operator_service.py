@@ -41,7 +41,7 @@ class Operated:
         self.calls = FakeCalls(VerifyDesk(lambda event: None, self.world.clock))
         nodes, _ = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
         resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
-        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder, nodes)
+        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder, nodes, tuple)
         register(self.world, row("x", job_id="000000000001")._replace(table_name="orders"))
 
     def kinds(self, name: str) -> ConsumerKind:
