@@ -11,6 +11,11 @@ from iscp.core.values.errors import InvalidRequest
 
 UNIT_S = {"SECOND": 1.0, "MINUTE": 60.0, "HOUR": 3_600.0, "DAY": 86_400.0, "WEEK": 604_800.0}
 
+_NOUNS = ("TABLE", "VIEW", "INDEX", "SCHEMA", "DATABASE", "FUNCTION")
+
+SUPPORTED = "CREATE MATERIALIZED VIEW is, and CREATE FULLTEXT INDEX, CREATE VECTOR INDEX and CREATE SEARCH INDEX are"
+"""The end of a sentence about a statement that is none of these."""
+
 INTERVAL_UNITS_MAX = 1_000_000
 """Units of the interval of a schedule; a statement with more is refused."""
 
@@ -46,7 +51,8 @@ class StatementReader:
 
     def _replaces(self) -> bool:
         """Read CREATE, and return whether OR REPLACE follows."""
-        self._expect("CREATE")
+        if not self._take("CREATE"):
+            raise self._unsupported(0)
         return self._take("OR") and bool(self._expect("REPLACE"))
 
     def _if_missing(self, replace: bool) -> bool:
@@ -138,8 +144,20 @@ class StatementReader:
         token = self._next(words[0])
         if not token.says(*words):
             self._at -= 1
-            raise self._fault(f"{token.text!r:.40} stands where {' or '.join(words)} should", f"Write {self.form}")
+            sentence = f"{' or '.join(words)} is expected here, and not {token.text!r:.40}"
+            raise self._fault(sentence, f"Write {self.form}")
         return token
+
+    def _unsupported(self, at: int) -> InvalidRequest:
+        """Return the error of a statement of another kind, whose kind the token `at` says."""
+        said = self._tokens[at]
+        shown = self._tokens[: at + (1 if said.says(*_NOUNS) else 2)]
+        words = " ".join(each.text for each in shown if each.kind is TokenKind.WORD)
+        return InvalidRequest(
+            f"the statement {words!r:.80} is not supported; {SUPPORTED}",
+            about=self._source.place(said.start),
+            remedy=f"Leave it out, or write {self.form}",
+        )
 
     def _next(self, expected: str) -> SqlToken:
         if self._at >= len(self._tokens):

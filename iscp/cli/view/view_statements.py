@@ -100,6 +100,9 @@ class _Reader(StatementReader):
         start = self._tokens[0].start
         replace = self._replaces()
         self._take("PRIVATE")
+        if not self._sees("MATERIALIZED"):
+            self._next("MATERIALIZED VIEW")
+            raise self._unsupported(self._at - 1)
         self._expect("MATERIALIZED")
         self._expect("VIEW")
         if_missing = self._if_missing(replace)

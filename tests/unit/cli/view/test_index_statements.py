@@ -124,11 +124,11 @@ def test_the_condition_ends_where_a_clause_begins_and_nowhere_else() -> None:
 @pytest.mark.parametrize(
     ("statement", "place", "message"),
     [
-        ("CREATE INDEX i ON t (a)", "f.sql:1:8", "'INDEX' stands where FULLTEXT or VECTOR or SEARCH should"),
-        ("CREATE FULLTEXT i ON t (a)", "f.sql:1:17", "'i' stands where INDEX should"),
+        ("CREATE INDEX i ON t (a)", "f.sql:1:8", "FULLTEXT or VECTOR or SEARCH is expected here, and not 'INDEX'"),
+        ("CREATE FULLTEXT i ON t (a)", "f.sql:1:17", "INDEX is expected here, and not 'i'"),
         ("CREATE FULLTEXT INDEX i ON t\n(a)", "f.sql:2:4", "names no key"),
         ("CREATE FULLTEXT INDEX i ON t () KEY (id)", "f.sql:1:31", "')' is not a column's name"),
-        ("CREATE FULLTEXT INDEX i ON t (a b) KEY (id)", "f.sql:1:33", "'b' stands where , or ) should"),
+        ("CREATE FULLTEXT INDEX i ON t (a b) KEY (id)", "f.sql:1:33", ", or ) is expected here, and not 'b'"),
         ("CREATE FULLTEXT INDEX i ON t (a BOOST 0) KEY (id)", "f.sql:1:39", "'0' is not a number above 0"),
         ("CREATE FULLTEXT INDEX i ON t (a BOOST -1) KEY (id)", "f.sql:1:39", "'-' is not a number above 0"),
         ("CREATE FULLTEXT INDEX i ON t (`a,b`) KEY (id)", "f.sql:1:31", "'a,b' has a , or ^ in its name"),

@@ -78,8 +78,19 @@ def test_named_columns_rename_the_result() -> None:
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        ("SELECT 1", "f.sql:1:1", "stands where CREATE should"),
-        ("CREATE VIEW v AS SELECT 1", "f.sql:1:8", "stands where MATERIALIZED should"),
+        ("SELECT 1", "f.sql:1:1", "the statement 'SELECT' is not supported; CREATE MATERIALIZED VIEW is, and CREATE"),
+        ("CREATE VIEW v AS SELECT 1", "f.sql:1:8", "the statement 'CREATE VIEW' is not supported; CREATE MATERIALIZED"),
+        (
+            "create streaming table t AS SELECT 1",
+            "f.sql:1:8",
+            "the statement 'create streaming table' is not supported",
+        ),
+        (
+            "CREATE OR REFRESH MATERIALIZED VIEW v AS SELECT 1",
+            "f.sql:1:11",
+            "REPLACE is expected here, and not 'REFRESH'",
+        ),
+        ("CREATE", "f.sql:1:7", "the statement ends where MATERIALIZED VIEW should follow"),
         ("CREATE MATERIALIZED VIEW v\n SCHEDULE CRON '0 * * *' AS SELECT 1", "f.sql:2:16", "has 4 fields"),
         ("CREATE MATERIALIZED VIEW v SCHEDULE CRON '0 61 0 * * ?' AS SELECT 1", "f.sql:1:42", "at character 3"),
         ("CREATE MATERIALIZED VIEW v SCHEDULE CRON '0 0 0 * * ?' AT TIME ZONE 'X' AS SELECT 1", "f.sql:1:69", "zone"),
