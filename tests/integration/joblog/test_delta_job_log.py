@@ -258,6 +258,10 @@ def test_a_missing_directory_is_a_storage_error_and_no_reason_to_start_over(tmp_
     for attempt in (lambda: joblog.append([LogEntry(job(2))]), joblog.load, lambda: joblog.append_history([entry(1)])):
         with pytest.raises(StorageError):
             attempt()
+    with pytest.raises(StorageError, match="is gone, as if somebody had moved") as gone:
+        joblog.append([LogEntry(job(2))])
+    assert "Errno" not in str(gone.value)
+    assert gone.value.remedy.startswith("Put the directory back where it was")
     assert not home.exists()
     away.rename(home)
     joblog.append([LogEntry(job(3))])

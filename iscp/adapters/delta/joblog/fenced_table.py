@@ -48,6 +48,11 @@ Unavailable.
 _REFUSED = "lacked the necessary privileges"
 """The text of deltalake's error where an object store has refused a write; after any other error it may still land."""
 
+_GONE_REMEDY = (
+    "Put the directory back where it was, and nodes go on by themselves; if it is lost, stop all nodes, and restore a "
+    "backup by `iscp-admin backup restore`"
+)
+
 # Each commit lists the log's directory and replays what lies behind the last checkpoint: both stay short. With
 # 100 commits to a checkpoint and an hour's commit files retained, a commit took three times the time.
 TABLE_PROPERTIES = {
@@ -163,7 +168,7 @@ class FencedTable:
         except FOREIGN_ERRORS as error:
             self._data.discard(name)
             self._refuse_in_doubt(error)
-            raise storage_error(error, "cannot write to the job log") from error
+            raise self._fault(error, "cannot write to the job log") from error
         for _ in range(ATTEMPTS_MAX):
             before = self._version
             cause = self._put(actions, commit_id, replace=replace)
@@ -173,7 +178,7 @@ class FencedTable:
             if cause is not None and self._version == before:
                 self._refuse_in_doubt(cause)
                 self._data.discard(name)
-                raise storage_error(cause, "cannot commit to the job log") from cause
+                raise self._fault(cause, "cannot commit to the job log") from cause
         raise Unavailable("somebody keeps the job log in order all the time") from cause
 
     def _put(self, actions: list[AddAction], commit_id: str, *, replace: bool) -> BaseException | None:
@@ -203,6 +208,14 @@ class FencedTable:
                 raise
             raise OutcomeUnknown(f"this may have been committed before the term ended: {error}") from error
         return found is not None
+
+    def _fault(self, error: BaseException, what: str) -> StorageError:
+        """Return what is wrong with the storage, or that the table is gone from where it was."""
+        if self._path is None or self._path.is_dir():
+            return storage_error(error, what)
+        return StorageError(
+            f"{what}: {self._path} is gone, as if somebody had moved or removed it while nodes run", remedy=_GONE_REMEDY
+        )
 
     def _refuse_in_doubt(self, cause: BaseException) -> None:
         """Raises OutcomeUnknown where a write that came to no end that we know may still land."""
@@ -236,7 +249,7 @@ class FencedTable:
         except (*FOREIGN_ERRORS, StorageError) as error:
             if self._doubt:
                 raise OutcomeUnknown(f"cannot check whether a commit to the job log came through: {error}") from error
-            raise storage_error(error, "cannot read the job log") from error
+            raise self._fault(error, "cannot read the job log") from error
         if written and found is None:
             raise OutcomeUnknown("a commit to the job log was accepted and is not to be seen")
         self._version = version
