@@ -11,7 +11,7 @@ from itertools import count
 from math import inf
 
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.values.errors import ConfigurationError, IscpError, NotOwner
+from iscp.core.values.errors import ConfigurationError, IscpError, NotOwner, Unavailable
 from iscp.core.values.members import Leader, Moment, NodeRecord
 from iscp.ports.system import Clock
 
@@ -59,6 +59,11 @@ class FakeEtcd:
     log_versions: list[int] = field(default_factory=list)
     log_fault: IscpError | None = None
     numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def refuse_silent(self) -> None:
+        """Raises Unavailable while it does not answer."""
+        if not self.answers:
+            raise Unavailable("deadline exceeded")
 
     def members(self) -> Snapshot:
         return tuple(sorted(self.nodes.values()))
@@ -153,6 +158,7 @@ class FakeMembership:
         return self._etcd.ttl_s + self._etcd.margin_s if self._etcd.revoked else 0.0
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
+        self._etcd.refuse_silent()
         return {record.node_id: 0.0 for record in records if record.lease_id in self._etcd.leases}
 
 
@@ -237,6 +243,7 @@ class FakeLogMarks:
         self._etcd.log_versions.append(version)
 
     def fault(self) -> IscpError | None:
+        self._etcd.refuse_silent()
         return self._etcd.log_fault
 
     def report_fault(self, leader: Leader, fault: IscpError | None) -> None:

@@ -319,6 +319,15 @@ def no_owner(fault: IscpError | None = None) -> NotOwner:
     return NotOwner(f"no owner has claimed the job log yet: {why}", code=code)
 
 
+def no_etcd(error: IscpError) -> Unavailable:
+    """Return the error of what needs etcd while that does not answer; `error` is what a call to it met."""
+    return Unavailable(
+        f"etcd does not answer this node ({error.message})",
+        about="etcd",
+        remedy=error.remedy or "Check whether etcd runs and can be reached; nodes go on by themselves once it answers",
+    )
+
+
 def no_jobs_on(table: str) -> TableNotFound:
     """Return the error for a table without jobs, also where it has other accounts' jobs alone."""
     return TableNotFound(f"{table} has no jobs", about="table", remedy="See `iscp-admin job list`")

@@ -15,7 +15,7 @@ from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api.api_views import ClusterView, LeftOutJob, NodeView, ShardView
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import ProbeConfig
-from iscp.core.values.errors import IscpError
+from iscp.core.values.errors import IscpError, no_etcd, no_owner
 from iscp.core.values.ids import ShardId
 from iscp.core.values.members import NodeRecord
 from iscp.ports.cluster import Membership
@@ -46,7 +46,7 @@ class _Seen:
 
 
 class ClusterViews:
-    """Between terms there are members, and nothing else is known."""
+    """The cluster as the owner sees it in its term."""
 
     def __init__(
         self, owner: OwnerLoop, membership: Membership, nodes: NodeClients, clock: Clock, probe: ProbeConfig
@@ -58,8 +58,14 @@ class ClusterViews:
         self._silent_max_s = silent_max_s(probe)
 
     def view(self, writer: LogWriter) -> ClusterView:
-        """Return the view of the cluster; `writer` has the book with the jobs."""
+        """Return the view of the cluster; `writer` has the book with the jobs.
+
+        Raises NotOwner where the term has ended meanwhile, Unavailable where etcd does not answer: then nobody knows
+        whether what this node has seen is still so.
+        """
         seen = self._owner.query(self._read)
+        if not seen.owner:
+            raise no_owner(self._owner.log_fault())
         counters, ages_s = self._nodes.counters(seen.records), self._lease_ages_s(seen.records)
         nodes = [_completed(node, counters.get(node.node_id), ages_s.get(node.node_id, -1.0)) for node in seen.nodes]
         rows = [row for row in writer.read(lambda book: book.rows()) if row.drop_at_s is None]
@@ -83,8 +89,8 @@ class ClusterViews:
     def _lease_ages_s(self, records: tuple[NodeRecord, ...]) -> dict[str, float]:
         try:
             return self._membership.lease_ages_s(records)
-        except IscpError:
-            return {}
+        except IscpError as error:
+            raise no_etcd(error) from error
 
     def _lag_s(self, row: JobRow, seen: _Seen, now_s: float) -> float:
         shard = row.key.shard

@@ -9,7 +9,7 @@ import logging
 import threading
 from concurrent.futures import Executor, wait
 
-from iscp.core.values.errors import IscpError, NotOwner
+from iscp.core.values.errors import IscpError, NotOwner, no_etcd
 from iscp.core.values.members import Leader
 from iscp.ports.cluster import LogMarks
 from iscp.ports.system import Clock
@@ -76,14 +76,16 @@ class LogMarker:
         self._etcd.submit(self._report, leader, fault)
 
     def fault(self) -> IscpError | None:
-        """Return what the node that leads has reported; one thread at a time waits for etcd."""
+        """Return what the node that leads has reported, or that etcd does not answer; one thread at a time waits for
+        it.
+        """
         # The others are given what was heard last: no call of a user waits for etcd behind another.
         if self._asking.acquire(blocking=False):
             try:
                 if self._clock.monotonic_s() >= self._ask_at_s:
                     self._heard = self._marks.fault()
             except IscpError as error:
-                self._heard, self._ask_at_s = None, self._clock.monotonic_s() + ASK_PAUSE_S
+                self._heard, self._ask_at_s = no_etcd(error), self._clock.monotonic_s() + ASK_PAUSE_S
                 log.warning("owner.fault_not_known", extra={"error": str(error)})
             finally:
                 self._asking.release()

@@ -14,10 +14,11 @@ from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
 from iscp.core.job.verification import Comparison, VerifyReport
 from iscp.core.settings.config import ProbeConfig
-from iscp.core.values.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
+from iscp.core.values.errors import JobFailed, JobNotFound, NotOwner, TableNotFound, TimedOut, Unavailable
 from iscp.core.values.ids import ShardId
 from iscp.core.values.members import Moment
 from iscp.runtime.admin.job_views import silent_max_s
+from iscp.runtime.owner.log.log_marker import ASK_PAUSE_S
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
 from tests.fakes.node_calls import PROGRESS
 from tests.fakes.pipeline import FakeKind
@@ -182,6 +183,23 @@ def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
         "running",
         1,
     )
+
+
+def test_the_cluster_is_not_shown_while_etcd_does_not_answer(desk: Desk) -> None:
+    """Nobody knows then whether what the owner has seen is still so."""
+    desk.running()
+    desk.world.etcd.answers = False
+    with pytest.raises(Unavailable, match="etcd does not answer this node") as silent:
+        desk.admin.cluster()
+    assert (silent.value.field, silent.value.remedy[:22]) == ("etcd", "Check whether etcd run")
+    desk.world.owner.on_lost()
+    until(lambda: desk.world.owner.writer is None)
+    with pytest.raises(NotOwner, match=r"no owner has claimed the job log yet: .*etcd does not answer this node"):
+        desk.admin.cluster()
+    desk.world.etcd.answers = True
+    desk.world.clock.advance(ASK_PAUSE_S)
+    with pytest.raises(NotOwner, match="try again in a moment"):
+        desk.admin.cluster()
 
 
 def test_a_comparison_is_requested_from_the_tables_node_and_its_answer_comes_back(desk: Desk) -> None:
