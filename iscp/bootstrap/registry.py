@@ -14,6 +14,7 @@ from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
 from iscp.consumers.index.index_services import IndexServices
 from iscp.core.api.api_views import ConsumerInfo
 from iscp.core.job.target_state import TargetLog
+from iscp.core.values.argument_checks import name_hint
 from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.core.values.untrusted_values import named_error, one_line, shown
 from iscp.ports.consumer import ConsumerKind, Needs
@@ -74,12 +75,7 @@ class ConsumerRegistry:
     def kind(self, name: str) -> ConsumerKind:
         """Raises InvalidRequest for one that is not there, not allowed, or cannot be loaded."""
         if name not in self._entries:
-            raise InvalidRequest(
-                f"{name!r} is not a consumer",
-                about=_FIELD,
-                remedy=f"Use one of {', '.join(sorted(self._allowed & set(self._entries)))}",
-                code=ErrorCode.CONSUMER_UNKNOWN,
-            )
+            raise self._unknown(name)
         if name not in self._allowed:
             raise InvalidRequest(
                 f"{name!r} is a consumer that this deployment does not run",
@@ -90,6 +86,19 @@ class ConsumerRegistry:
         if name not in self._loaded:
             self._loaded[name] = _load_kind(self._entries[name], self._services)
         return self._loaded[name]
+
+    def _unknown(self, name: str) -> InvalidRequest:
+        usable = sorted(self._allowed & set(self._entries))
+        sentence, remedy = f"{name!r} is not a consumer", f"Use one of {', '.join(usable)}"
+        if name in self._allowed:
+            sentence += " that is installed on this node, though consumers.allow names it"
+            remedy = (
+                f"Install the package with the entry point {name!r} of the group {GROUP} on every node, and restart "
+                f"them; or use one of {', '.join(usable)}"
+            )
+        elif hint := name_hint(name, usable):
+            remedy = f"{hint} {remedy}"
+        return InvalidRequest(sentence, about=_FIELD, remedy=remedy, code=ErrorCode.CONSUMER_UNKNOWN)
 
 
 def _load_kind(entry: EntryPoint, services: Callable[[], IndexServices]) -> ConsumerKind:

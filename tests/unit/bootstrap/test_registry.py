@@ -69,6 +69,18 @@ def test_an_unknown_kind_is_refused_with_those_there_are(name: str) -> None:
     assert "replica" in refusal.remedy
 
 
+def test_a_kind_that_is_allowed_and_not_installed_is_refused_with_the_entry_point_that_is_missing() -> None:
+    refusal = refused(ConsumerRegistry(allowed=("queue",)), "queue")
+    assert refusal.message == (
+        "'queue' is not a consumer that is installed on this node, though consumers.allow names it"
+    )
+    assert refusal.remedy.startswith("Install the package with the entry point 'queue' of the group iscp.consumers on")
+
+
+def test_for_an_unknown_kind_the_one_that_it_is_most_like_is_named() -> None:
+    assert refused(ConsumerRegistry(), "replca").remedy.startswith("Did you mean replica? Use one of changefeed, ")
+
+
 def test_every_kind_goes_by_the_name_of_its_entry_point() -> None:
     registry = ConsumerRegistry()
     assert registry.kind("replica").name == "replica"
