@@ -54,8 +54,11 @@ class RoleAuthorizer:
                 remedy="Name a job or an account, where the call allows that, or have somebody do it of that account",
             )
         if rule.scope is Scope.ACCOUNT and any(each != principal.account for each in accounts):
+            own = principal.account
             raise ForeignAccount(
-                f"the caller is of the account {principal.account!r}, and may do nothing in another one",
+                f"the caller is of the account {own!r}, and may do nothing in another one",
                 about="account",
-                remedy="Leave the account out, or call as somebody of that account",
+                # Commands that name a job name an account too, `default` where they are given none.
+                remedy=f"Name the caller's own by `--account {own}` or ISCP_ACCOUNT={own}, in a file by "
+                f"`account: {own}`; or call as somebody of that account",
             )

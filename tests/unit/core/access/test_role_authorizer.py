@@ -55,6 +55,13 @@ def test_an_account_is_for_itself_alone() -> None:
     assert refusal(caller(Role.VIEWER, "system"), GET, "acme", "other") is None
 
 
+def test_who_names_another_account_is_shown_how_to_name_the_own_one() -> None:
+    """Commands name the account `default` where they are given none, so that leaving it out does not help."""
+    refused = refusal(caller(Role.EDITOR), REGISTER, "default")
+    assert isinstance(refused, ForeignAccount)
+    assert "`--account acme` or ISCP_ACCOUNT=acme" in refused.remedy
+
+
 def test_what_concerns_all_accounts_is_for_the_cluster_wide_one() -> None:
     for method, everybody in ((CLUSTER, False), (LOGS, True)):
         refused = refusal(caller(Role.ADMIN), method, everybody=everybody)
