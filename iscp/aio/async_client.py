@@ -121,7 +121,8 @@ class AsyncClient:
         account: str = "",
         **run: Unpack[RunFields],
     ) -> RegisterResult:
-        """Create a job; `created` is False where there was one of that name, which is left as it is.
+        """Create a job; `created` is False where there was one of that name, which is left as it is: `warning` says in
+        which fields it differs.
 
         `adopt_from`: the target is there and holds the source's rows at this version. The first iteration compares
         them; if they differ nothing is written, and the job has failed: `wait` raises JobFailed with the difference.

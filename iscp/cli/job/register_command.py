@@ -109,8 +109,9 @@ def show_registered(
 
 def _show(rows: Sequence[render.Row], unlike: Collection[int]) -> None:
     for number, row in enumerate(rows):
-        if number not in unlike:
-            say(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+        if number in unlike:  # the error says more
+            continue
+        say(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
         if row["warning"]:
             say(f"warning: {row['warning']}")
 

@@ -42,6 +42,7 @@ from iscp.coordination.jobs.table_paths import Places
 from iscp.core.api.api_views import RegisterResult
 from iscp.core.job.job_row import JobRow, LogEntry, Reason
 from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.spec.spec_fields import differing_fields
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
 from iscp.core.values.ids import JobKey
@@ -162,7 +163,8 @@ class PendingChanges:
         if (first := self._repeated(item.request_id, row.key, row.table_uri)) is not None:
             return RegisterResult(True, first, row.key.table_id, item.warning)
         if there := self._rows(row.key):
-            return RegisterResult(created=False, job_id=there[0].registration, table_id=row.key.table_id)
+            warning = _warning_of_another(row, differing_fields(there[0].spec_json, row.spec_json))
+            return RegisterResult(False, there[0].registration, row.key.table_id, warning)
         return self._create(replace(item, row=row))
 
     def _resync(self, seen: JobRow, item: Registration) -> RegisterResult:
@@ -263,3 +265,14 @@ class PendingChanges:
         for entry in before:
             self._stage(entry.row, entry.request_id)
         # Registrations that are undone are no job's current row any more, so that `_made` may keep them.
+
+
+def _warning_of_another(wanted: JobRow, differing: Sequence[str]) -> str:
+    """Return what whoever registers a job is to know of another one that has its name; empty if it is the same one."""
+    if not differing:
+        return ""
+    return (
+        f"another job is named {wanted.key.job_name!r} here, and was left as it is: it differs in "
+        f"{', '.join(differing)}. See how by `iscp-admin apply --dry-run`; change it by an update, or by a resync, "
+        "which rebuilds its target"
+    )

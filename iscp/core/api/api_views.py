@@ -17,7 +17,8 @@ from iscp.core.values.progress import RunProgress
 class RegisterResult:
     """The answer to a registration. `created` is False where the job was there already (then nothing was changed).
 
-    `warning` says what of the source the job will not retain, and why; it is empty if there is nothing.
+    `warning` says what of the source the job will not retain, and why, or in which fields the job that was there
+    differs; it is empty if there is nothing.
     """
 
     created: bool

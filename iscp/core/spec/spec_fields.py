@@ -87,6 +87,17 @@ def flatten(spec_json: str) -> dict[str, Any]:
     return {name: value for name, path in PATHS.items() if (value := _at(root, path)) is not None}
 
 
+def differing_fields(one_json: str, other_json: str) -> list[str]:
+    """Return the flat names of the fields in which two job_specs differ; `spec` where one of them cannot be read."""
+    if one_json == other_json:
+        return []
+    try:
+        one, other = flatten(one_json), flatten(other_json)
+    except (ValueError, RecursionError):
+        return ["spec"]
+    return [name for name in PATHS if one.get(name) != other.get(name)]
+
+
 def _at(place: Any, path: Sequence[str]) -> Any:
     for name in path:
         if not isinstance(place, dict) or name not in place:

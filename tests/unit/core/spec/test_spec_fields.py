@@ -7,7 +7,7 @@ import json
 import pytest
 
 from iscp.core.spec.spec import ChangeMode, ConsumerSpec, JobSpec, TriggerSpec, TriggerType
-from iscp.core.spec.spec_fields import DURATIONS, PATHS, RunFields, flat_name, nest, to_spec_json
+from iscp.core.spec.spec_fields import DURATIONS, PATHS, RunFields, differing_fields, flat_name, nest, to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec
 
 GIVEN = {
@@ -56,3 +56,11 @@ def test_every_place_has_one_name_and_is_found_by_it() -> None:
 def test_the_json_is_compact() -> None:
     assert json.loads(to_spec_json({"trigger": "greedy"})) == {"trigger": {"job_type": "greedy"}}
     assert to_spec_json({"trigger": "greedy"}) == '{"trigger":{"job_type":"greedy"}}'
+
+
+def test_specs_differ_in_fields_that_have_flat_names() -> None:
+    one = to_spec_json({"consumer": "replica", "target": "/x", "key": ["id"], "priority": 3})
+    other = to_spec_json({"consumer": "replica", "target": "/x", "key": ["id", "day"], "target_lag": 60})
+    assert differing_fields(one, other) == ["key", "target_lag", "priority"]
+    assert differing_fields(one, one) == differing_fields("{", "{") == []
+    assert differing_fields(one, "{") == ["spec"]

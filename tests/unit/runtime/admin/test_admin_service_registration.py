@@ -11,6 +11,7 @@ import pytest
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, RegisterRequest, ResyncRequest
 from iscp.core.api.api_views import Action
 from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import (
     ErrorCode,
     InvalidRequest,
@@ -49,6 +50,18 @@ def test_what_is_there_already_is_answered_and_not_changed_nor_checked_again(des
     (again,) = desk.admin.register([request()])
     assert (again.created, again.job_id) == (False, first.job_id)
     assert desk.rows() == 1
+
+
+def test_another_job_of_the_name_is_said_with_the_fields_in_which_it_differs(desk: Desk) -> None:
+    (first,) = desk.admin.register([request()])
+    other = parse_spec(request().spec_json)
+    other = replace(other, priority=5, consumer=replace(other.consumer, where="a > 1"))
+    (again,) = desk.admin.register([replace(request(), spec_json=other.to_json())])
+    assert (again.created, again.job_id) == (False, first.job_id)
+    assert again.warning.startswith(
+        "another job is named 'x' here, and was left as it is: it differs in where, priority. See how by"
+    )
+    assert desk.admin.register([request()])[0].warning == ""
 
 
 def test_a_request_that_is_repeated_gets_the_first_answer(desk: Desk) -> None:
