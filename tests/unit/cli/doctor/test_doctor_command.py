@@ -110,7 +110,7 @@ def test_a_configuration_that_cannot_be_read_is_one_fault_among_what_was_found(t
     assert "Java" in found
 
 
-def test_each_fault_of_a_configuration_is_one_and_what_is_right_is_looked_at(tmp_path: Path) -> None:
+def test_each_fault_of_a_configuration_is_one_and_what_is_right_is_examined(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
         f'nodeid = "n"\nlisten = "127.0.0.1:{free_port()}"\n[log]\nuri = "{tmp_path}/none"\n'
