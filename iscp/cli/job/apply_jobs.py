@@ -67,8 +67,8 @@ def apply_jobs(invocation: Invocation, client: Client, wanted: Sequence[Wanted],
             steps += prunable(steps, client.jobs(account=account, limit=MATCHES_MAX))
     if not options.dry_run and not options.yes:
         _confirm(steps, options.resync)
-    refused = [] if options.dry_run else _carry_out(client, steps, options, check_timeout_s)
-    _show_steps(invocation, steps, refused, options)
+    done, refused = (steps, []) if options.dry_run else _carry_out(client, steps, options, check_timeout_s)
+    _show_steps(invocation, done, refused, options)
     if refused:
         raise click.exceptions.Exit(1)
 
@@ -111,18 +111,31 @@ def _steps_of(steps: Sequence[Step], action: str) -> list[Step]:
     return [step for step in steps if step.action == action]
 
 
-def _carry_out(client: Client, steps: Sequence[Step], options: ApplyOptions, check_timeout_s: float) -> Refused:
-    """Carry out all steps, deletions last; return those that were refused though they had been checked, and why."""
+def _carry_out(
+    client: Client, steps: Sequence[Step], options: ApplyOptions, check_timeout_s: float
+) -> tuple[list[Step], Refused]:
+    """Carry out all steps, deletions last.
+
+    Return those that were carried out as they were found to be needed by then, and those that were refused though they
+    had been checked, with the reasons.
+    """
     refused = _carry_out_at_once(client, [step for step in steps if not step.awaits and step.action != DELETE])
     failed = {step.job for step, _ in refused}
+    later: list[Step] = []
     for step in (each for each in steps if each.awaits):
-        if error := _carry_out_later(client, step, failed, options, check_timeout_s):
-            refused.append((step, error))
+        found = _carry_out_later(client, step, failed, options, check_timeout_s)
+        if isinstance(found, IscpError):
+            refused.append((step, found))
             failed.add(step.job)
+        else:
+            later += found
     for batch in batches(_steps_of(steps, DELETE), BATCH_MAX):
         changes = [JobChange(ChangeVerb.UNREGISTER, step.job, uuid4().hex) for step in batch]
         refused += _refused(batch, client.change_many(changes))
-    return refused
+    kept = {id(step) for step, _ in refused}
+    done = [step for step in steps if not step.awaits and id(step) not in kept]
+    at_once = [step for step in done if step.action != DELETE]
+    return [*at_once, *later, *_steps_of(done, DELETE)], refused
 
 
 def _carry_out_at_once(client: Client, steps: Sequence[Step]) -> Refused:
@@ -166,8 +179,8 @@ def _refused(steps: Sequence[Step], outcomes: Sequence[bool | IscpError]) -> Ref
 
 def _carry_out_later(
     client: Client, step: Step, failed: set[JobName], options: ApplyOptions, check_timeout_s: float
-) -> IscpError | None:
-    """Wait for what the job reads, check it, and carry out what is to be done; return why it was refused, if it was."""
+) -> list[Step] | IscpError:
+    """Wait for what the job reads, check it, and carry out what is to be done; return that, or why it was refused."""
     if missing := [job.name for job in step.awaits if job in failed]:
         return PermanentError(f"reads {', '.join(missing)}, which is not there", remedy="Apply again once it is")
     wanted = [step.wanted] if step.wanted else []
@@ -179,13 +192,13 @@ def _carry_out_later(
         refused = [fault.error for fault in faults] + [error for _, error in _carry_out_at_once(client, found)]
     except PermanentError as error:
         return error
-    return refused[0] if refused else None
+    return refused[0] if refused else found
 
 
 def _show_steps(
     invocation: Invocation, steps: Sequence[Step], refused: Sequence[tuple[Step, IscpError]], options: ApplyOptions
 ) -> None:
-    """Show what is or would be done, and what was refused."""
+    """Show what was or would be done, and what was refused."""
     failed = [
         {"account": step.job.account, "table": step.table, "name": step.job.name, "error": str(error)}
         for step, error in refused

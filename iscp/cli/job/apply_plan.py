@@ -23,7 +23,8 @@ DELETE = "delete"
 class Step:
     """A step of a plan. `job` is named so that the node finds it: one that is there by the id of its table.
 
-    `awaits`: new jobs whose targets this one reads. They have to be built before it can be checked and registered.
+    `awaits`: jobs whose targets this one reads, and that are not there yet. They have to be built before it can be
+    checked and registered.
     """
 
     action: str
@@ -65,19 +66,16 @@ def steps_for(
 
 
 def _awaited(wanted: Sequence[Wanted], checked: Sequence[CheckedJob]) -> dict[int, tuple[JobName, ...]]:
-    """Return the new jobs that each job without its tables awaits, by the number of the job, in an order to build them.
+    """Return the jobs that each job without its tables awaits, by the number of the job, in an order to build them.
 
-    A job is not in it if one of its tables is the target of a job that cannot be built.
+    They are new, or are registered and have built nothing yet: a wait for one that has failed says why. A job is not in
+    it if one of its tables is the target of a job that cannot be built.
     """
     missing = [number for number, found in enumerate(checked) if isinstance(found.error, TableNotFound)]
     if not missing:
         return {}
     places = {number: _places_of(each.request) for number, each in enumerate(wanted)}
-    new = {
-        places[number][0]: wanted[number].request.job
-        for number, found in enumerate(checked)
-        if found.error is None and found.action == Action.CREATE
-    }
+    new = {places[number][0]: wanted[number].request.job for number, found in enumerate(checked) if found.error is None}
     awaited: dict[int, tuple[JobName, ...]] = {}
     while True:
         pending = {places[number][0] for number in missing if number not in awaited}

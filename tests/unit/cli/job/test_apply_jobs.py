@@ -258,7 +258,29 @@ def test_a_job_that_is_refused_after_the_check_keeps_no_other_from_being_registe
     """
     result = run("apply", "-f", "-", "-o", "json", stdin=text)
     assert result.exit_code == 1
-    refused = {each["name"]: each["error"] for each in json.loads(result.stdout)["refused"]}
+    found = json.loads(result.stdout)
+    refused = {each["name"]: each["error"] for each in found["refused"]}
+    assert (found["counts"]["create"], [each["name"] for each in found["steps"]]) == (1, ["other"])
     assert "there is no Delta table" in refused["copy"]
     assert "reads copy, which is not there" in refused["reader"]
     assert [job["name"] for job in registered(run)] == ["other"]
+
+
+def test_applying_again_names_why_a_job_that_others_read_was_not_built(run: Run, service: FakeAdmin) -> None:
+    """A job that is registered, and has built nothing, is awaited as a new one is."""
+    service.absent |= {"/x/first"}
+    text = "[{table: /lake/orders, name: first, target: /x/first}, {table: /x/first, name: second, target: /x/second}]"
+
+    def fail(verb: str) -> None:
+        if verb == "wait":
+            run("job", "pause", "/lake/orders", "first")
+
+    service.before = fail
+    for number in (1, 0):
+        done = run("apply", "-f", "-", stdin=text)
+        assert done.exit_code == 1
+        assert f"{number} create, " in done.stdout
+        assert done.stdout.rstrip().endswith("1 refused")
+        assert "create second" not in done.stdout
+        assert "second on /x/first: the job is paused" in done.stderr
+    assert [job["name"] for job in registered(run)] == ["first"]
