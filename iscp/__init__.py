@@ -5,12 +5,26 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from iscp import aio, changefeed, errors, types, views
     from iscp.adapters.delta.spark.given_spark import spark_conf, spark_jar
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
     from iscp.lake.local_lake import local
 
-__all__ = ["Client", "__version__", "local", "search", "search_frame", "spark_conf", "spark_jar"]
+__all__ = [
+    "Client",
+    "__version__",
+    "aio",
+    "changefeed",
+    "errors",
+    "local",
+    "search",
+    "search_frame",
+    "spark_conf",
+    "spark_jar",
+    "types",
+    "views",
+]
 
 _PLACES = {
     "Client": "iscp.client.admin_client",
@@ -20,12 +34,17 @@ _PLACES = {
     "spark_conf": "iscp.adapters.delta.spark.given_spark",
     "spark_jar": "iscp.adapters.delta.spark.given_spark",
 }
+"""All others are packages."""
 
 
 def __getattr__(name: str) -> Any:
     # Loaded at the first use: who wants one of them is not to wait for the others.
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module 'iscp' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_PLACES[name]), name) if name in _PLACES else import_module(f"iscp.{name}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -71,3 +71,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'iscp.changefeed' has no attribute {name!r}")
     home = _HOMES.get(name, "iscp.core.values.errors")
     return import_name("iscp.changefeed", name, home, "open_feed" if name == "open" else name)
+
+
+def __dir__() -> list[str]:
+    return __all__

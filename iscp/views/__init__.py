@@ -7,15 +7,15 @@
     with follow(query, {"t": TableFrames(before, after, changed)}) as rows: ...
 
 `changed` has the rows that came and went, with 1 or -1 as WEIGHT, and the `rows` of the result have WEIGHT too. No
-node, no etcd and no job log are needed, nor tables on disk; what the functions raise is in `iscp.core.values.errors`.
+node, no etcd and no job log are needed, nor tables on disk; what the functions raise is in `iscp.errors`.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iscp.views.library import WEIGHT, TableFrames, all_rows, analyze, explain, follow, jar
+    from iscp.views.library import WEIGHT, AnalyzedQuery, TableFrames, all_rows, analyze, explain, follow, jar
 
-__all__ = ["WEIGHT", "TableFrames", "all_rows", "analyze", "explain", "follow", "jar"]
+__all__ = ["WEIGHT", "AnalyzedQuery", "TableFrames", "all_rows", "analyze", "explain", "follow", "jar"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,3 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(library, name)
     raise AttributeError(f"module 'iscp.views' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,7 +16,8 @@ from iscp.core.query.query_plan import OperatorKind, explain_operators, undecide
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ConfigurationError, InvalidRequest
-from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
+from iscp.views.analysis.query_analysis import AnalyzedQuery as AnalyzedQuery
+from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans

@@ -10,22 +10,21 @@ from typing import Any
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
 from iscp.client.operator_client import OperatorClient
-from iscp.core.spec.spec_fields import RunFields
 
 PACKAGES: Mapping[str, str] = {
     "iscp": "The client and the searches. [Python](../../python.md) explains them in use.",
     "iscp.aio": "The client for asyncio.",
     "iscp.client": "What calls of the client take.",
     "iscp.errors": "What all of them raise. [Errors](../errors.md) has the codes and messages.",
+    "iscp.types": "What clients return and take, and what consumers and triggers of your own are given.",
     "iscp.changefeed": "Changefeeds as a library. [Changefeeds](../../changefeed.md) explains it in use.",
     "iscp.views": "Queries that follow the changes of their tables, on any SparkSession.",
     "iscp.index.embedding": "What embedders of your own use. [Embedders](../../embedders.md) has an example.",
     "iscp.consumers.custom": "What consumers of your own use. [Consumers](../../consumers.md) has examples.",
-    "iscp.core.api.api_views": "What the client's methods return.",
 }
 """The public packages, each with what it is for."""
 
-_ALONE = frozenset({"iscp.errors", "iscp.core.api.api_views"})
+_ALONE = frozenset({"iscp.errors", "iscp.types"})
 """Packages whose classes have so much in common that it is shown at their base class alone."""
 
 _PARTS: Mapping[str, tuple[tuple[str, type], ...]] = {
@@ -33,7 +32,6 @@ _PARTS: Mapping[str, tuple[tuple[str, type], ...]] = {
         ("Client.operator", OperatorClient),
         ("Client.builds", BuildClient),
         ("Client.access", AccessClient),
-        ("RunFields, the arguments by which jobs run", RunFields),
     )
 }
 """What users have without importing it, by its package: what it is called there, and its class."""

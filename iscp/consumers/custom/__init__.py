@@ -43,3 +43,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'iscp.consumers.custom' has no attribute {name!r}")
     return import_name("iscp.consumers.custom", name, "iscp.consumers.custom.custom_kind")
+
+
+def __dir__() -> list[str]:
+    return __all__
