@@ -1,7 +1,8 @@
 """Brings what an application appends into the shape of its feed; refuses what does not fit, before anything is written.
 
-Rows come as a table or batch of Arrow, as a list of dicts, as a frame of pandas or of Spark; neither of the two
-libraries is loaded here.
+Rows come as a table or batch of Arrow, as a list of dicts, as a frame of pandas or of Spark (neither of the two
+libraries is loaded here), or as anything that hands over columns by Arrow's PyCapsule interface: a frame of Polars, a
+relation of DuckDB, a stream.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from iscp.core.values.argument_checks import require, require_unicode
 from iscp.core.values.errors import InvalidRequest
 
 Rows: TypeAlias = Any
-"""pa.Table, pa.RecordBatch, a list of dicts, or a data frame of pandas or Spark."""
+"""pa.Table, pa.RecordBatch, a list of dicts, a data frame of pandas or Spark, or an object with `__arrow_c_stream__` or
+`__arrow_c_array__`.
+"""
+
+STREAM_BYTES_MAX = 2 * 1024**3
+"""Bytes of columns that one append takes from a stream; a longer one is refused, as an append is one commit, and is in
+memory as a whole before.
+"""
+
+STREAM_BATCHES_MAX = 100_000
+"""Batches that one append takes from a stream, however small they are; a longer one is refused."""
 
 OrderBy: TypeAlias = Sequence[str | tuple[str, str]] | str
 """Names of columns, or (name, "ascending") or (name, "descending"); a single name may stand alone."""
@@ -94,13 +105,34 @@ def _table_of(rows: Rows, wanted: pa.Schema) -> pa.Table:
             return pa.Table.from_pandas(rows, preserve_index=False)
         if isinstance(rows, list | tuple):
             return _table_of_dicts(rows, wanted)
-    except (pa.ArrowException, OverflowError) as error:
+        if hasattr(type(rows), "__arrow_c_stream__"):
+            return _table_of_stream(rows)
+        if hasattr(type(rows), "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(rows)])
+    except (pa.ArrowException, OverflowError, OSError) as error:
         raise InvalidRequest(f"do not become columns: {error}", field=_FIELD, remedy="Append pa.Table") from error
     raise InvalidRequest(
         f"are a {type(rows).__name__}",
         field=_FIELD,
-        remedy="Give pa.Table, pa.RecordBatch, a list of dicts, or a data frame of pandas or Spark",
+        remedy="Give pa.Table, pa.RecordBatch, a list of dicts, a data frame, or what has __arrow_c_stream__",
     )
+
+
+def _table_of_stream(rows: Any) -> pa.Table:
+    """Return all rows of a stream. Raises InvalidRequest for one that is too long, and has read no more by then."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    with pa.RecordBatchReader.from_stream(rows) as stream:
+        for batch in stream:
+            size += batch.nbytes
+            if size > STREAM_BYTES_MAX or len(batches) == STREAM_BATCHES_MAX:
+                raise InvalidRequest(
+                    f"are more than {STREAM_BYTES_MAX} bytes, or {STREAM_BATCHES_MAX} batches, of a stream",
+                    field=_FIELD,
+                    remedy="Append them in several parts",
+                )
+            batches.append(batch)
+        return pa.Table.from_batches(batches, stream.schema)
 
 
 def _table_of_dicts(rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) -> pa.Table:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import duckdb
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
+from iscp.changefeed.client.input_rows import STREAM_BATCHES_MAX, STREAM_BYTES_MAX, OrderBy, Rows, prepare
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.core.values.errors import InvalidRequest
 from tests.fakes.text_bytes import texts
@@ -46,6 +50,62 @@ def test_rows_of_every_kind_are_the_same_rows(rows: Rows) -> None:
     found = fitted(rows)
     assert found.rows.to_pylist() == ROWS
     assert found.operations.to_pylist() == ["insert", "insert"]
+
+
+def given(rows: Any, interface: str) -> Any:
+    """Return an object that hands over columns by Arrow's interface of this name, and has nothing else."""
+    return type("Rows", (), {interface: lambda _, schema=None: getattr(rows, interface)(schema)})()
+
+
+VIEWS = pa.table({"name": pa.array(["b", None], pa.string_view()), "id": pa.array([2, 1], pa.int32())})
+"""Texts as Polars hands them over."""
+
+RELATION = "SELECT * FROM (VALUES (2, 'b'), (1, NULL)) AS t(id, name)"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        given(VIEWS, "__arrow_c_stream__"),
+        given(VIEWS.to_batches()[0], "__arrow_c_array__"),
+        pa.RecordBatchReader.from_batches(
+            VIEWS.schema, [each for one in (0, 1) for each in VIEWS[one : one + 1].to_batches()]
+        ),
+        duckdb.connect().sql(RELATION),
+    ],
+    ids=["stream", "array", "reader of two batches", "DuckDB's relation"],
+)
+def test_columns_are_taken_by_arrows_interface(rows: Rows) -> None:
+    assert fitted(rows).rows.to_pylist() == ROWS
+
+
+def endless(batch: pa.RecordBatch) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(batch.schema, itertools.repeat(batch))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pa.record_batch({"id": np.zeros(2**23, dtype=np.int64), "name": pa.nulls(2**23, pa.null())}),
+        pa.record_batch([[], []], WANTED),
+    ],
+    ids=["large batches", "empty batches"],
+)
+def test_a_stream_without_end_is_refused(batch: pa.RecordBatch) -> None:
+    with pytest.raises(InvalidRequest, match=f"more than {STREAM_BYTES_MAX} bytes, or {STREAM_BATCHES_MAX} batches"):
+        fitted(endless(batch))
+
+
+def test_a_stream_that_is_no_rows_or_fails_is_refused() -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from VIEWS.to_batches()
+        raise ValueError("the producer fails")
+
+    failing_stream = pa.RecordBatchReader.from_batches(VIEWS.schema, failing())
+    for rows in (pa.chunked_array([[1, 2]]), pa.array([1, 2]), given(failing_stream, "__arrow_c_stream__")):
+        with pytest.raises(InvalidRequest, match="do not become columns") as refused:
+            fitted(rows)
+        assert refused.value.field == "rows"
 
 
 def test_no_rows_are_rows_too() -> None:
