@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,12 @@ def test_what_setup_installs_is_pinned_by_its_sum() -> None:
         files = [*each.get("wheels", ()), *([each["sdist"]] if "sdist" in each else [])]
         assert files
         assert all(file["hash"].startswith("sha256:") for file in files), json.dumps(each["name"])
+
+
+def test_the_environment_that_setup_makes_has_the_pip_that_readme_uses() -> None:
+    """uv makes environments without one: the pip that a shell finds then is the machine's, which Debian's refuses."""
+    assert "pip install jupyterlab" in (ROOT / "README.md").read_text()
+    run = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, text=True, check=True)
+    assert f"from {sys.prefix}" in run.stdout
+    (dev,) = (each for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if each["name"] == DISTRIBUTION)
+    assert {"name": "pip"} in dev["dev-dependencies"]["dev"]
