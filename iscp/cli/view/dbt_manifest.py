@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iscp.cli.shell.arguments import parse_duration_s
+from iscp.cli.view.other_dialects import SPARK_ADAPTERS, in_spark
 from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.view_options import read_text
 from iscp.cli.view.view_statements import ImportedViews, ViewStatement
@@ -29,11 +30,19 @@ def read_manifest(path: Path) -> ImportedViews:
         raise InvalidRequest(f"is not JSON: {error}", field=str(path), remedy=remedy) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("nodes"), dict):
         raise InvalidRequest("is not a manifest of dbt", field=str(path), remedy=remedy)
-    found = ImportedViews(aliases=dict(_aliases(manifest)))
+    adapter = _adapter(manifest)
+    rewritten = "" if adapter in SPARK_ADAPTERS else adapter
+    found = ImportedViews(aliases=dict(_aliases(manifest)), rewritten=rewritten)
     for key, node in manifest["nodes"].items():
         if isinstance(node, dict) and node.get("resource_type") == "model" and (wanted := _asked(node)):
-            _read_model(node, wanted, f"{path}: {key}", found)
+            _read_model(node, wanted, f"{path}: {key}", found, adapter)
     return found
+
+
+def _adapter(manifest: dict[str, Any]) -> str:
+    """Return what dbt calls the engine that the queries are written for; empty if the manifest does not say it."""
+    metadata = manifest.get("metadata")
+    return str((metadata.get("adapter_type") if isinstance(metadata, dict) else "") or "")
 
 
 def _aliases(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -56,7 +65,7 @@ def _asked(node: dict[str, Any]) -> Any:
     return False
 
 
-def _read_model(node: dict[str, Any], wanted: Any, place: str, found: ImportedViews) -> None:
+def _read_model(node: dict[str, Any], wanted: Any, place: str, found: ImportedViews, adapter: str) -> None:
     name, code = str(node.get("name") or ""), node.get("compiled_code")
     fields = wanted if isinstance(wanted, dict) else {}
     unknown = sorted(str(each) for each in fields if each not in _WANTED)
@@ -74,8 +83,13 @@ def _read_model(node: dict[str, Any], wanted: Any, place: str, found: ImportedVi
         except ValueError:
             found.leave_out(place, name, "meta.iscp has a time that is none; write it as in 10m")
             return
+        try:
+            sql = in_spark(view_text(code), adapter)
+        except ValueError as error:
+            found.leave_out(place, name, str(error))
+            return
         file = str(node.get("original_file_path") or place)
-        query = SqlSource(view_text(code), file)
+        query = SqlSource(sql, file)
         found.views.append(
             ViewStatement(name=name, query=query, place=place, refresh=str(fields.get("refresh", "")), run=run)
         )

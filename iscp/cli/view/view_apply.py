@@ -75,6 +75,8 @@ def import_views(invocation: Invocation, /, project: str, **options: Any) -> Non
     if invocation.output != "json":
         for each in found.left_out:
             say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
+        if found.views and found.rewritten:
+            say(one_line(f"warning: the queries are written for Spark, from those for {found.rewritten}"), err=True)
     if not found.views:
         raise InvalidRequest(
             f"holds no view that can be taken over ({len(found.left_out)} are left out)",

@@ -62,11 +62,15 @@ class LeftOutView:
 
 @dataclass(slots=True)
 class ImportedViews:
-    """`aliases`: what queries of the project call a table or view, by its name folded to lower case, and its own."""
+    """`aliases`: what queries of the project call a table or view, by its name folded to lower case, and its own.
+
+    `rewritten`: the engine for whose SQL the queries were written, if they had to be written otherwise for Spark.
+    """
 
     views: list[ViewStatement] = field(default_factory=list)
     left_out: list[LeftOutView] = field(default_factory=list)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    rewritten: str = ""
 
     def leave_out(self, place: str, name: str, why: str) -> None:
         self.left_out.append(LeftOutView(place, name, why))

@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from iscp.core.spec.view_fields import ViewFields
+from tests.dbt_project import PROJECT
 
 Run = Callable[..., Result]
 Kept = Callable[[], list[tuple[str, str, ViewFields]]]
@@ -140,6 +141,62 @@ def test_models_of_dbt_whose_meta_says_so_are_taken_over(run: Run, tmp_path: Pat
     assert top[:2] == ("/x/mid", "top")
     assert top[2].tables == {"db.mid": "/x/mid", "raw.names": "raw.names"}
     assert [each["name"] for each in json.loads(done.stdout)["left_out"]] == ["bare", "python", "odd", "time", "way"]
+
+
+def test_a_manifest_that_dbt_has_made_is_taken_over(run: Run, kept: Kept) -> None:
+    """It is `tests/data/dbt/manifest.json`, which `tests.dbt_project` has made; the queries were written for DuckDB."""
+    tables = ("--table", "orders=/lake/orders", "--table", "memory.main.customers=/lake/customers")
+    done = run("view", "import", str(PROJECT), "--target-root", "/x", *tables)
+    assert done.exit_code == 0, done.output
+    assert "warning: the queries are written for Spark, from those for duckdb" in done.stderr
+    found = {name: view for _, name, view in kept()}
+    assert {name: view.tables for name, view in found.items()} == {
+        "orders_by_day": {"memory.main.orders": "/lake/orders"},
+        "paid_orders": {"memory.main.orders": "/lake/orders"},
+        "revenue_by_country": {"memory.main.paid_orders": "/x/paid_orders", "memory.main.customers": "/lake/customers"},
+    }
+    assert found["revenue_by_country"].run["every"] == 600.0
+    assert found["orders_by_day"].refresh == "incremental"
+    assert "FROM `memory`.`main`.`orders`" in found["paid_orders"].sql
+    assert r"'isn\'t said'" in found["paid_orders"].sql
+
+
+@pytest.mark.parametrize(
+    ("adapter", "code", "why"),
+    [
+        ("duckdb", "SELECT FROM WHERE", "it cannot be written as Spark takes it: "),
+        ("duckdb", "SELECT 1 FROM x; SELECT 2 FROM x", "it is more than one statement"),
+        ("postgres", "(" * 5_000 + "SELECT 1" + ")" * 5_000, "it cannot be written as Spark takes it: "),
+    ],
+)
+def test_a_query_that_spark_cannot_take_is_left_out_by_name(
+    run: Run, tmp_path: Path, adapter: str, code: str, why: str
+) -> None:
+    nodes = {"m": model("whole", "SELECT a FROM orders"), "n": model("odd", code)}
+    (tmp_path / "manifest.json").write_text(json.dumps({"metadata": {"adapter_type": adapter}, "nodes": nodes}))
+    done = run("view", "import", str(tmp_path), *WHERE, "--dry-run", "-o", "json")
+    assert [each["name"] for each in json.loads(done.stdout)["left_out"]] == ["odd"]
+    assert json.loads(done.stdout)["left_out"][0]["why"].startswith(why)
+
+
+def test_queries_for_an_engine_that_nobody_knows_are_left_out(run: Run, tmp_path: Path) -> None:
+    manifest = {"metadata": {"adapter_type": "slate"}, "nodes": {"m": model("whole", "SELECT a FROM orders")}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    done = run("view", "import", str(tmp_path), *WHERE)
+    assert done.exit_code == 1
+    assert "whole it is written for 'slate', whose SQL is not known here" in done.stderr
+
+
+@pytest.mark.parametrize("adapter", ["", "spark", "databricks"])
+def test_a_query_for_spark_stays_to_the_letter(run: Run, tmp_path: Path, adapter: str, kept: Kept) -> None:
+    sql = "select  a, 'x' || \"y\" from `raw`.`Orders` -- as it is"
+    manifest = {"metadata": {"adapter_type": adapter}, "nodes": {"m": model("view_1", sql)}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    done = run("view", "import", str(tmp_path), "--target-root", "/x", "--table", "raw.orders=/lake/orders")
+    assert done.exit_code == 0, done.output
+    ((_, _, view),) = kept()
+    assert (view.sql, view.tables) == (sql, {"raw.Orders": "/lake/orders"})
+    assert "warning" not in done.stderr
 
 
 @pytest.mark.parametrize(
