@@ -9,10 +9,13 @@ if TYPE_CHECKING:
     from iscp.adapters.delta.spark.given_spark import spark_conf, spark_jar
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
-    from iscp.lake.local_lake import local
+    from iscp.lake.local_job import LocalJob
+    from iscp.lake.local_lake import Lake, local
 
 __all__ = [
     "Client",
+    "Lake",
+    "LocalJob",
     "__version__",
     "aio",
     "changefeed",
@@ -28,6 +31,8 @@ __all__ = [
 
 _PLACES = {
     "Client": "iscp.client.admin_client",
+    "Lake": "iscp.lake.local_lake",
+    "LocalJob": "iscp.lake.local_job",
     "local": "iscp.lake.local_lake",
     "search": "iscp.index.search.search_library",
     "search_frame": "iscp.index.search.search_library",

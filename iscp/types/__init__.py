@@ -15,6 +15,8 @@ from iscp.core.api.api_views import (
     EventView,
     JobView,
     LeftOutJob,
+    LeftOutRow,
+    LeftOutRows,
     NodeView,
     PlacedShard,
     RegisterResult,
@@ -32,6 +34,8 @@ from iscp.core.job.usage import Usage, UsagePart
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.core.run.run_forecast import Forecast, JobForecast
+from iscp.core.run.run_result import RunResult, RunState
 from iscp.core.spec.spec import (
     ChangeMode,
     ConsumerSpec,
@@ -70,8 +74,10 @@ __all__ = [
     "DeadLetters",
     "EventView",
     "ExplainedOperator",
+    "Forecast",
     "HistoryEntry",
     "JobChange",
+    "JobForecast",
     "JobKey",
     "JobMaintenance",
     "JobName",
@@ -82,6 +88,8 @@ __all__ = [
     "JobView",
     "KeptTable",
     "LeftOutJob",
+    "LeftOutRow",
+    "LeftOutRows",
     "LogLine",
     "LogPage",
     "LogPlace",
@@ -102,6 +110,8 @@ __all__ = [
     "Role",
     "RunFields",
     "RunProgress",
+    "RunResult",
+    "RunState",
     "Sample",
     "SearchAnswer",
     "SearchHit",

@@ -33,8 +33,8 @@ PACKAGES = (
 REACHED = (AccessClient, BuildClient, OperatorClient)
 """The classes that users have as attributes of a client."""
 
-INNER = frozenset({"EtcdConfig"})
-"""What may be passed in a signature of `iscp.changefeed` within iscp alone."""
+INNER = frozenset({"EtcdConfig", "Wanted"})
+"""What `iscp.changefeed.open` takes, and a LocalJob is made of, within iscp alone."""
 
 HEAVY = frozenset(
     {"grpc", "google", "lance", "numpy", "opentelemetry", "pandas", "pyarrow", "pydantic", "pyspark", "sqlglot"}
