@@ -39,7 +39,7 @@ class GuardedAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if "status" in message:  # the beginning of an answer, as ASGI has it
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
