@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iscp.adapters.delta.spark.jvm_heap import JvmHeap
+from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.system.process_memory import resident_bytes
 from iscp.bootstrap.access_parts import AccessSide
 from iscp.bootstrap.cluster_parts import Cluster
@@ -15,7 +16,7 @@ from iscp.bootstrap.shard_parts import ShardEngine
 from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.builds.builder_access import BuilderAccess
 from iscp.runtime.builds.builder_loop import BuilderLoop
-from iscp.runtime.metrics.figure_sampler import FigureSampler
+from iscp.runtime.metrics.figure_sampler import FigureSampler, sampled_feeds, sampled_indexes
 from iscp.runtime.metrics.node_readings import NodeCounts, NodeReadings
 from iscp.runtime.metrics.owner_readings import OwnerReadings
 from iscp.runtime.node.node import Closes, RunsBesideOwner
@@ -44,6 +45,7 @@ def compose_metrics(
         return MetricsSide()
     from iscp.adapters.telemetry.metrics_server import MetricsServer
     from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter
+    from iscp.changefeed.client.cursor_lags import CursorLags
 
     meter, heap = foundation.meter, JvmHeap(foundation.spark.root)
     assert isinstance(meter, OpenTelemetryMeter)
@@ -60,8 +62,11 @@ def compose_metrics(
     owner = OwnerReadings(coordination.owner, builds.known, clock, config.probe, config.metrics.per_job_max)
     meter.observe(node.read)
     meter.observe(owner.read)
-    figures = FigureReader(foundation.kinds.kind, compose_places(config))
-    sampler = FigureSampler(coordination.owner, figures.read, clock, config.metrics.interval_s)
+    places = compose_places(config)
+    figures = FigureReader(foundation.kinds.kind, places)
+    cursors = CursorLags(cluster.etcd, Keys(config.etcd_prefix), clock, foundation.failpoints)
+    sampled = (sampled_indexes(figures.read), sampled_feeds(cursors.read, places, config.metrics.per_job_max))
+    sampler = FigureSampler(coordination.owner, sampled, clock, config.metrics.interval_s)
     meter.observe(sampler.read)
     closes: list[Closes] = [meter, heap]
     if not config.metrics.listen:

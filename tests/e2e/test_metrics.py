@@ -11,8 +11,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from iscp import changefeed
 from iscp.adapters.system.free_port import free_port
-from iscp.core.metrics import index_metrics, iteration_metrics, job_metrics, node_metrics, owner_metrics, view_metrics
+from iscp.core.metrics import (
+    feed_metrics,
+    index_metrics,
+    iteration_metrics,
+    job_metrics,
+    node_metrics,
+    owner_metrics,
+    view_metrics,
+)
 from iscp.core.metrics.declared_metrics import METRICS
 from iscp.core.metrics.metric import DeclaredMetric
 from iscp.core.values.errors import IscpError
@@ -68,10 +77,15 @@ def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> Non
     view, words = f"{cluster.derived}/per_name", f"{cluster.derived}/words"
     client.create_view("per_name", PER_NAME, target=view, tables={"o": source})
     client.register(source, "words", "fulltext", target=words, key=("id",), options={"columns": "name"})
-    for name in ("per_name", "words"):
+    feed = f"{cluster.derived}/feed"
+    client.register(source, "feed", "changefeed", target=feed, key=("id",))
+    for name in ("per_name", "words", "feed"):
         client.wait(source, name, timeout_s=120.0)
     failing = "SELECT sum(cast(name AS int)) AS total FROM o"  # no name is a number
     client.create_view("failing", failing, target=f"{cluster.derived}/failing", tables={"o": source})
+
+    with changefeed.open(feed, f"127.0.0.1:{cluster.ports.etcd_client}") as opened:
+        opened.cursors.store("mail", opened.last_cursor(), None)
 
     def complete() -> bool:
         with suppress(IscpError):
@@ -84,12 +98,14 @@ def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> Non
     assert set(found) - OF_THE_FORMAT <= {family_of(each) for each in METRICS}
 
     assert value(found, owner_metrics.LEADS) == value(found, owner_metrics.NODES) == 1
-    assert value(found, job_metrics.JOBS) == 4
+    assert value(found, job_metrics.JOBS) == 5
     assert value(found, iteration_metrics.ROWS, iscp_kind="replica", iscp_strategy="snapshot") == 3
     failed = [each for each in found[family_of(iteration_metrics.DURATION)] if each.labels["error_type"]]
     assert {each.labels["iscp_kind"] for each in failed} == {"view"}
     assert value(found, view_metrics.REFRESHES, iscp_view_reason="first") == 1
     assert value(found, index_metrics.ROWS, iscp_job="words") == 3
+    assert value(found, feed_metrics.COUNT) == 1
+    assert [each.labels["iscp_feed_cursor"] for each in found[family_of(feed_metrics.LAG)]] == ["mail"]
     assert 0 < value(found, node_metrics.HEAP_USED) <= value(found, node_metrics.HEAP_LIMIT)
     assert 0 < value(found, node_metrics.LEASE_VALID) <= 2
     append(source, pa.table({"id": [4], "name": ["c"], "amount": [4]}))

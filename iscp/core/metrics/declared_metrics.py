@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from iscp.core.metrics import (
     build_metrics,
+    feed_metrics,
     index_metrics,
     iteration_metrics,
     job_metrics,
@@ -25,6 +26,7 @@ CONCEPTS: Mapping[str, tuple[DeclaredMetric, ...]] = MappingProxyType(
         "The owner": owner_metrics.METRICS,
         "Builds": build_metrics.METRICS,
         "Indexes": index_metrics.METRICS,
+        "Changefeeds": feed_metrics.METRICS,
     }
 )
 """The metrics by the headings under which docs/metrics.md has them."""
