@@ -38,12 +38,12 @@ def _parts_of(value: Any) -> Any:
         return (*value.keys(), *value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return value
-    kind: type = type(value)
+    kind: Any = type(value)
     return _getter(kind)(value) if is_dataclass(value) else ()
 
 
 @cache
-def _getter(kind: type) -> Any:
+def _getter(kind: Any) -> Any:
     """Return what takes the values of all fields off an object of a dataclass."""
     names = [each.name for each in fields(kind)]
     if len(names) > 1:
