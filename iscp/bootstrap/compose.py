@@ -83,7 +83,7 @@ def compose(foundation: Foundation) -> Node:
             *(*metrics.connections, nodes, collector, coordination.peers, forwarding, cluster.etcd),
             *foundation.connections,
         ],
-        beside_owner=[alerts, build_worker, builder, *access.beside, *metrics.beside],
+        beside_owner=[alerts, services.retention, build_worker, builder, *access.beside, *metrics.beside],
     )
     preflight = partial(refuse_misfit, config, coordination.record, cluster.membership, foundation.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

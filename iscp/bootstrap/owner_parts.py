@@ -26,6 +26,7 @@ from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.admin.retention_watch import RetentionWatch
 from iscp.runtime.admin.source_releases import SourceReleases
 from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.builds.builder_access import BuilderAccess
@@ -45,6 +46,7 @@ class Services:
     operator: OperatorServer
     builds: BuildServer
     search: SearchServer
+    retention: RetentionWatch
 
 
 def compose_services(
@@ -60,7 +62,10 @@ def compose_services(
     holds = DeltaRetentionHold(lambda uri: catalog.describe(uri).configuration, property_setter(foundation.spark.root))
     places = compose_places(config)
     validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
-    views = JobViews(owner, nodes, kind, clock, config.probe, FigureReader(kind, places).read)
+    plain = JobViews(owner, nodes, kind, clock, config.probe)
+    retention = RetentionWatch(owner, plain, catalog, places, clock)
+    figures = FigureReader(kind, places).read
+    views = JobViews(owner, nodes, kind, clock, config.probe, figures, retention.retained_s)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault)
     admin = OwnerAdmin(
         owner,
@@ -77,7 +82,13 @@ def compose_services(
     operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes, foundation.kinds.described)
     builds = OwnerBuilds(owner, catalog, BuilderAccess(builder, clock), admin.change, clock)
     search = compose_search(foundation, owner, catalog, waiter, places)
-    return Services(admin=admin, operator=OperatorServer(operator), builds=BuildServer(builds), search=search)
+    return Services(
+        admin=admin,
+        operator=OperatorServer(operator),
+        builds=BuildServer(builds),
+        search=search,
+        retention=retention,
+    )
 
 
 def compose_alerts(foundation: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:

@@ -106,6 +106,9 @@ def _warnings(job: JobView, shards: Sequence[PlacedShard]) -> Iterator[str]:
         yield f"whether the target holds what was applied to it is not known since {render.moment(status.doubted_at_s)}"
     if job.late:
         yield f"late: it lags by {render.seconds(job.lag_s)}, more than its target lag"
+    if job.may_lose_history:
+        retained, lag = render.seconds(job.retained_s), render.seconds(job.lag_s)
+        yield f"its sources retain what was removed for {retained}, and it lags by {lag}: it may have to read all rows"
     if not job.node_id:
         yield "no node holds the table"
     if status.dead_letters:

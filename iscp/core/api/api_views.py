@@ -12,6 +12,9 @@ from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.progress import RunProgress
 
+RISK_SHARE = 0.5
+"""Part of the retention of its sources from which on a job's lag puts its history at risk."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
@@ -86,7 +89,8 @@ class JobView:
     range that lags most, and in the worst state of all. `upkeep`, `progress` and `figures` are there where one job
     is requested, and not in lists; `progress` is None while no iteration of it is reported to run, and no comparison
     requested. `figures` of an index are by the names that docs/cli.md lists; if they could not be read,
-    `figures_fault` says why.
+    `figures_fault` says why. `retained_s`: for so many seconds its sources retain what was removed from them; it is
+    known of jobs that lag for long, and 0 of others.
     """
 
     account: str
@@ -112,6 +116,12 @@ class JobView:
     progress: RunProgress | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     figures_fault: str = ""
+    retained_s: float = 0.0
+
+    @property
+    def may_lose_history(self) -> bool:
+        """Return whether its sources may soon drop what it has yet to read."""
+        return self.retained_s > 0.0 and self.lag_s > RISK_SHARE * self.retained_s
 
 
 @dataclass(frozen=True, slots=True)

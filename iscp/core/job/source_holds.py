@@ -18,6 +18,9 @@ HOLD_MAX_S = 30 * 86_400.0
 goes with the next VACUUM, and the job is then computed from all rows.
 """
 
+RETENTION_MIN_S = 1.0
+"""Seconds as which a shorter retention counts, such as one of 0 hours: 0 is what is not known."""
+
 _HOLDER, _BEFORE = "iscp.hold.", "iscp.before_hold."
 _DEFAULTS_S = {"delta.deletedFileRetentionDuration": 7 * 86_400.0, "delta.logRetentionDuration": 30 * 86_400.0}
 """The properties, with the seconds that count where they are not set."""
@@ -71,6 +74,16 @@ def unread_property(configuration: Mapping[str, str]) -> str:
     """Return one of the properties whose value cannot be read, as `name = value`, or an empty text if all can."""
     given = ((name, configuration.get(name, "")) for name in _DEFAULTS_S)
     return next((f"{name} = {value}" for name, value in given if value and interval_s(value) is None), "")
+
+
+def retention_s(configuration: Mapping[str, str]) -> float | None:
+    """Return for how many seconds at least a table retains removed files and old commits, above 0.
+
+    None if a property says so in a way that has no fixed length.
+    """
+    given = [(configuration.get(name, ""), default_s) for name, default_s in _DEFAULTS_S.items()]
+    found = [interval_s(text) if text else default_s for text, default_s in given]
+    return None if None in found else max(RETENTION_MIN_S, min(each for each in found if each is not None))
 
 
 def interval_s(text: str) -> float | None:

@@ -198,6 +198,9 @@ def _faults(job: JobView, facts: JobFacts, now_s: float) -> Sequence[Fault]:
         where = f"{job_target}_dead_letter" if (job_target := facts.target) and facts.kind == "replica" else ""
         remedy = f"They are in {where}." if where else "See the job's warning."
         found.append(Fault("dead letters", f"{count(status.dead_letters)} rows are left out of the target.", remedy))
+    if job.may_lose_history:
+        lost = f"It is behind by {span(job.lag_s)}, and its source retains removed files for {span(job.retained_s)}."
+        found.append(Fault("retention", lost, "Have it go on, or its source retain more."))
     if status.doubted_at_s:
         doubt = f"Since {moment(status.doubted_at_s)} it is not known whether the target holds what was applied."
         found.append(Fault("in doubt", doubt, "It is compared by itself; `iscp-admin job verify` compares it now."))

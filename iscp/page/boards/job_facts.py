@@ -60,6 +60,8 @@ class JobFacts:
     dead_letters: int
     retry_at_s: float
     doubted_at_s: float
+    retained_s: float
+    may_lose_history: bool
 
     @property
     def title(self) -> str:
@@ -120,6 +122,8 @@ def facts_of(job: JobView) -> JobFacts:
         dead_letters=status.dead_letters,
         retry_at_s=status.retry_at_s,
         doubted_at_s=status.doubted_at_s,
+        retained_s=job.retained_s,
+        may_lose_history=job.may_lose_history,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import EventView
 from iscp.page.boards.job_facts import JobFacts, error_name
-from iscp.page.boards.shown_values import count, moment, until
+from iscp.page.boards.shown_values import count, moment, span, until
 
 ROWS_MAX = 100
 """Jobs that each kind of trouble shows; how many more there are is said."""
@@ -81,6 +81,13 @@ _KINDS: tuple[Kind, ...] = (
         lambda job: job.error_code in HISTORY_GONE,
         _error,
         "Resync the job, and have its source retain more.",
+    ),
+    (
+        "Retention about to bite",
+        "Their sources may soon drop what these jobs have yet to read; then they are computed from all rows.",
+        lambda job: job.may_lose_history and job.error_code not in HISTORY_GONE,
+        lambda job, _: f"behind by {span(job.lag_s)}; the source retains {span(job.retained_s)}",
+        "Have the job go on, or its source retain more (`delta.deletedFileRetentionDuration`).",
     ),
     (
         "Failed",

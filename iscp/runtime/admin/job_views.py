@@ -25,7 +25,7 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 class JobViews:
     """Between terms they are as of the end of the last one. `probe`: how often nodes probe tables. `figures` reads
-    those of a job's target.
+    those of a job's target, and `retained_s` says for how long its sources retain what was removed.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class JobViews:
         clock: Clock,
         probe: ProbeConfig,
         figures: Callable[[JobRow], TargetFigures] = lambda row: NO_FIGURES,
+        retained_s: Callable[[JobRow], float] = lambda row: 0.0,
     ) -> None:
         self._owner = owner
         self._nodes = nodes
@@ -43,6 +44,7 @@ class JobViews:
         self._clock = clock
         self._silent_max_s = silent_max_s(probe)
         self._figures = figures
+        self._retained_s = retained_s
 
     def in_full(self, row: JobRow) -> JobView:
         """Return the job's view with what only the nodes that run it know, and with the figures of its target."""
@@ -90,6 +92,7 @@ class JobViews:
             node_id=node_id,
             late=is_late(row, lag_s, now_s),
             ranges=ranges,
+            retained_s=self._retained_s(row),
         )
 
     def _progress(self, row: JobRow) -> RunProgress | None:

@@ -21,6 +21,7 @@ from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.target_figures import TargetFigures
 from iscp.runtime.admin.target_reads import TargetReads
+from iscp.runtime.loop.paced_thread import PacedThread
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.metrics.metered_runner import kind_of
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -31,9 +32,6 @@ TARGETS_MAX = 200
 """Indexes whose figures are read for metrics, and as many changefeeds; the later ones have none there. `job status`
 shows those of any index.
 """
-
-REST_FACTOR = 20.0
-"""After a turn nothing is read for so many times as long as it took: a twentieth of a core at most reads figures."""
 
 CURSORS_READ_S = 5.0
 """Seconds that reading the cursors of one changefeed may take; it has no lags in metrics then."""
@@ -91,21 +89,15 @@ class FigureSampler:
     ) -> None:
         self._owner = owner
         self._sampled = sampled
-        self._clock = clock
-        self._every_s = every_s
-        (self._wake,) = threads.conditions(1)
-        self._closed = False
         self._last: list[MetricReading] = []
-        self._thread = threads.thread("iscp-metric-figures", self._run)
+        self._thread = PacedThread("iscp-metric-figures", self.turn, clock, every_s, threads)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
         """End after the target that is being read; that is not waited for."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
+        self._thread.close()
 
     def read(self) -> Iterator[MetricReading]:
         """Yield what was read last; nothing at a node that is not the owner."""
@@ -124,22 +116,11 @@ class FigureSampler:
         for each, of_kinds in zip(self._sampled, rows, strict=True):
             found: list[Any] = []
             for row in of_kinds[:TARGETS_MAX]:
-                if self._closed:
+                if self._thread.closed:
                     return
                 found += each.read(row)
             readings += each.readings(found)
         self._last = readings
-
-    def _run(self) -> None:
-        while not self._closed:
-            began_s = self._clock.monotonic_s()
-            try:
-                self.turn()
-            except Exception:
-                log.exception("metrics.figures_failed")
-            took_s = self._clock.monotonic_s() - began_s
-            with self._wake:
-                self._wake.wait_for(lambda: self._closed, max(self._every_s, REST_FACTOR * took_s))
 
 
 def _rows_of(kinds: Collection[str]) -> Callable[[JobBook], list[JobRow]]:

@@ -939,6 +939,7 @@ class Job(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
     FIGURES_FAULT_FIELD_NUMBER: _builtins.int
+    RETAINED_S_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -958,6 +959,8 @@ class Job(_message.Message):
     late: _builtins.bool
     ranges: _builtins.int
     figures_fault: _builtins.str
+    retained_s: _builtins.float
+    """For how many seconds its sources retain what was removed from them. 0: not known; it is known of jobs that lag for long."""
     @_builtins.property
     def status(self) -> Global___JobStatus: ...
     @_builtins.property
@@ -996,10 +999,11 @@ class Job(_message.Message):
         progress: Global___Progress | None = ...,
         figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         figures_fault: _builtins.str = ...,
+        retained_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "status", b"status", "upkeep", b"upkeep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "figures", b"figures", "figures_fault", b"figures_fault", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "figures", b"figures", "figures_fault", b"figures_fault", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "retained_s", b"retained_s", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,14 +26,26 @@ def test_each_kind_has_its_jobs() -> None:
         job_view(5, status=JobStatus(dead_letters=1200)),
         job_view(6, status=JobStatus(doubted_at_s=NOW_S)),
         job_view(7, status=JobStatus(warning="a column is left out")),
+        job_view(8, reason=Reason.PAUSED, lag_s=4 * 86_400.0, retained_s=7 * 86_400.0),
+        job_view(9, lag_s=3 * 86_400.0, retained_s=7 * 86_400.0),
     )
     assert list(found) == [
-        *("History gone", "Failed", "Quarantined", "Retrying", "Dead letters", "In doubt", "Warnings")
+        *(
+            "History gone",
+            "Retention about to bite",
+            "Failed",
+            "Quarantined",
+            "Retrying",
+            "Dead letters",
+            "In doubt",
+            "Warnings",
+        )
     ]
     assert found["Failed"] == [("copy1", "DUPLICATE_KEY: twice")]
     assert found["History gone"] == [("copy4", "VERSION_GONE: gone")]
     assert found["Retrying"] == [("copy3", "STORAGE: d Tried again in 30 s.")]
     assert found["Dead letters"] == [("copy5", "1,200 rows")]
+    assert found["Retention about to bite"] == [("copy8", "behind by 4 d; the source retains 7 d")]
     assert found["Warnings"] == [("copy7", "a column is left out")]
 
 

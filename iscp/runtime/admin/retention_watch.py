@@ -1,0 +1,114 @@
+"""At the owner: finds out for how long the sources of jobs that lag retain what these have yet to read.
+
+What a job has not read when VACUUM removes files, or the log is cleaned, can be had from all rows alone. So users are
+to see it before, while the job can still be repaired or the retention raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.several_tables import further_tables
+from iscp.core.job.source_holds import retention_s
+from iscp.core.values.errors import IscpError, NotOwner, Unavailable
+from iscp.ports.catalog import Catalog
+from iscp.ports.system import Clock, Threads
+from iscp.runtime.access.place_guard import PlaceGuard
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.target_reads import TargetReads
+from iscp.runtime.loop.paced_thread import PacedThread
+from iscp.runtime.loop.threads import THREADS
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+"""Seconds between two turns, at least."""
+
+LAG_MIN_S = 3_600.0
+"""Lag in seconds from which on the retention of a job's sources is read; of a shorter retention nobody is warned."""
+
+TABLES_MAX = 200
+"""Sources that are read in a turn, those of the jobs that lag most; of the others the retention is not known."""
+
+READ_S = 5.0
+"""Seconds that reading what a table says of its retention may take; it is not known then."""
+
+
+class RetentionWatch:
+    """Reads the retention of sources in turns, on a thread of its own. `retained_s` is for any thread."""
+
+    def __init__(
+        self,
+        owner: OwnerLoop,
+        views: JobViews,
+        catalog: Catalog,
+        places: PlaceGuard,
+        clock: Clock,
+        threads: Threads = THREADS,
+    ) -> None:
+        self._owner = owner
+        self._views = views
+        self._catalog = catalog
+        self._places = places
+        self._reads = TargetReads(places, READ_S, "iscp-retention")
+        self._known: Mapping[str, float] = {}
+        self._thread = PacedThread("iscp-retention-watch", self.turn, clock, EVERY_S, threads)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def retained_s(self, row: JobRow) -> float:
+        """Return for how many seconds all of a job's sources retain what was removed; 0.0 where that is not known."""
+        known = self._known
+        found = [known[uri] for uri in (row.table_uri, *further_tables(row)) if uri in known]
+        return min(found, default=0.0)
+
+    def turn(self) -> None:
+        """Read what tables say of their retention; what was known of others is forgotten."""
+        try:
+            lagging = self._lagging()
+        except (NotOwner, Unavailable):
+            self._known = {}
+            return
+        found: dict[str, float] = {}
+        seen: set[str] = set()
+        for row in lagging:
+            for uri in (row.table_uri, *further_tables(row)):
+                if self._thread.closed or len(seen) >= TABLES_MAX:
+                    break
+                if uri not in seen:
+                    seen.add(uri)
+                    self._read(row, uri, found)
+        self._known = found
+
+    def _lagging(self) -> Sequence[JobRow]:
+        """Return a row of each job that lags, those that lag most first."""
+        rows = self._owner.current_writer().read(_built)
+        lags = {view.job_id: view.lag_s for view in self._views.of(rows) if _falls_behind(view)}
+        return sorted((row for row in rows if row.job_id in lags), key=lambda row: lags[row.job_id], reverse=True)
+
+    def _read(self, row: JobRow, uri: str, found: dict[str, float]) -> None:
+        catalog = self._places.catalog(row.key.account, self._catalog)
+        try:
+            known_s = retention_s(self._reads.run(row, lambda: catalog.describe(uri)).configuration)
+        except IscpError as error:
+            log.info("retention.not_read", extra={"job_id": row.job_id, "table": uri, "error": str(error)})
+            return
+        if known_s is not None:
+            found[uri] = known_s
+
+
+def _built(book: JobBook) -> list[JobRow]:
+    return [row for row in book.rows() if row.drop_at_s is None and row.watermark.version >= 0]
+
+
+def _falls_behind(view: JobView) -> bool:
+    return view.lag_s >= LAG_MIN_S

@@ -1,0 +1,118 @@
+"""The retention of sources is read of jobs that lag for long alone, and warns before history is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.access.account_roots import AccountRoots
+from iscp.core.api.api_views import RISK_SHARE
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.values.errors import StorageError
+from iscp.ports.catalog import TableDescription
+from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.retention_watch import LAG_MIN_S, RetentionWatch
+from tests.fakes.catalog import FakeCatalog
+from tests.fakes.desk import TABLE, Desk
+from tests.fakes.pipeline import FakeKind
+from tests.fakes.waiting import until
+
+DAY_S = 86_400.0
+
+
+class RetainingCatalog(FakeCatalog):
+    """A catalog whose tables have these properties; `read` are those that were described."""
+
+    def __init__(self, properties: Mapping[str, str], fault: Exception | None = None) -> None:
+        super().__init__(TABLE)
+        self.properties, self.fault = properties, fault
+        self.described = list[str]()
+
+    def describe(self, table: str) -> TableDescription:
+        self.described.append(table)
+        if self.fault is not None:
+            raise self.fault
+        return replace(super().describe(table), configuration=self.properties)
+
+
+def watched(desk: Desk, catalog: RetainingCatalog, lag_s: float, places: PlaceGuard = ANYWHERE) -> RetentionWatch:
+    """Watch a job that has applied version 5 of 7, and lags by so much."""
+    job = desk.running()
+    desk.reach(job, 5)
+    views = JobViews(desk.world.owner, desk.nodes, lambda name: FakeKind(), desk.world.clock, ProbeConfig())
+    watch = RetentionWatch(desk.world.owner, LaggingViews(views, lag_s), catalog, places, desk.world.clock)  # type: ignore[arg-type]
+    watch.turn()
+    return watch
+
+
+class LaggingViews:
+    """The views of jobs, all of which lag by so much."""
+
+    def __init__(self, views: JobViews, lag_s: float) -> None:
+        self._views = views
+        self._lag_s = lag_s
+
+    def of(self, rows: list[object]) -> list[object]:
+        return [replace(each, lag_s=self._lag_s) for each in self._views.of(rows)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("properties", "retained_s"),
+    [
+        ({}, 7 * DAY_S),
+        ({"delta.deletedFileRetentionDuration": "interval 2 days"}, 2 * DAY_S),
+        ({"delta.logRetentionDuration": "interval 1 day"}, DAY_S),
+        ({"delta.deletedFileRetentionDuration": "interval 0 hours"}, 1.0),
+        ({"delta.deletedFileRetentionDuration": "interval 3 months"}, 0.0),
+    ],
+)
+def test_what_its_source_retains_is_known_of_a_job_that_lags(
+    desk: Desk, properties: Mapping[str, str], retained_s: float
+) -> None:
+    watch = watched(desk, RetainingCatalog(properties), LAG_MIN_S)
+    assert watch.retained_s(desk.row()) == retained_s
+
+
+def test_of_a_job_that_hardly_lags_nothing_is_read(desk: Desk) -> None:
+    catalog = RetainingCatalog({})
+    assert watched(desk, catalog, LAG_MIN_S - 1).retained_s(desk.row()) == 0.0
+    assert catalog.described == []
+
+
+def test_a_table_that_cannot_be_read_or_is_not_the_accounts_is_not_known(desk: Desk) -> None:
+    failing = RetainingCatalog({}, StorageError("it does not answer"))
+    assert watched(desk, failing, DAY_S).retained_s(desk.row()) == 0.0
+    catalog = RetainingCatalog({})
+    roots = AccountRoots({desk.row().key.account: ("/elsewhere",)})
+    guard = PlaceGuard(roots, lambda place: (place,), lambda root: root)
+    assert watched(desk, catalog, DAY_S, guard).retained_s(desk.row()) == 0.0
+    assert catalog.described == []
+
+
+def test_a_node_that_is_the_owner_no_more_knows_nothing(desk: Desk) -> None:
+    watch = watched(desk, RetainingCatalog({}), DAY_S)
+    desk.world.owner.on_lost()
+    until(lambda: desk.world.owner.writer is None)
+    watch.turn()
+    assert watch.retained_s(desk.world.storage.entries[-1][0]) == 0.0
+
+
+def test_jobs_are_shown_with_it(desk: Desk) -> None:
+    job = desk.running()
+    desk.reach(job, 5)
+    views = JobViews(
+        desk.world.owner,
+        desk.nodes,
+        lambda name: FakeKind(),
+        desk.world.clock,
+        ProbeConfig(),
+        retained_s=lambda row: 9.0,
+    )
+    (view,) = views.of([desk.row()])
+    assert view.retained_s == 9.0
+    assert replace(view, lag_s=9.0 * RISK_SHARE + 1).may_lose_history
+    assert not replace(view, lag_s=9.0 * RISK_SHARE).may_lose_history
+    assert not replace(view, lag_s=1e9, retained_s=0.0).may_lose_history
