@@ -1,4 +1,5 @@
-"""How long a change takes until all that is derived from it is right, and at which cost, for several engines.
+"""How long a change takes until all that is derived from it is right, and at which cost, for several engines:
+`python -m benchmarks.propagation [--json]`.
 
-`python -m benchmarks.propagation [--json]` runs them; docs/propagation.md says what is compared, and how.
+docs/propagation.md says what is compared, and how.
 """

@@ -37,13 +37,15 @@ def page() -> str:
 
 
 def benchmarks() -> dict[str, str]:
-    """Return the docstring of each module that is run by itself and prints figures, by its name."""
+    """Return the docstring of each module or package that is run by itself and prints figures, by its name."""
+    modules = {path.stem: path for path in FOLDER.glob("*.py")}
+    packages = {path.parent.name: path.with_name("__init__.py") for path in FOLDER.glob("*/__main__.py")}
     found = {}
-    for path in sorted(FOLDER.glob("*.py")):
+    for name, path in sorted((modules | packages).items()):
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
         command = _COMMAND.search(text.partition("\n\n")[0])
-        if command and command[1].endswith(f".{path.stem}") and command[2].startswith((" [--", " --")):
-            found[path.stem] = text
+        if command and command[1].endswith(f".{name}") and command[2].startswith((" [--", " --")):
+            found[name] = text
     return found
 
 
