@@ -65,6 +65,7 @@ def test_a_release_is_whole(release: Path) -> None:
         f"iscp-{VERSION}.tgz",
         f"iscp_delta-{VERSION}-py3-none-any.whl",
         f"iscp_delta-{VERSION}.tar.gz",
+        f"iscp-{VERSION}.oci.tar",
     ]
     assert sorted(path.name for path in release.iterdir()) == sorted([SUMS, *names])
     sums = dict(line.split("  ")[::-1] for line in (release / SUMS).read_text().splitlines())

@@ -16,6 +16,7 @@ from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
 from tests.chart.rendering import tool
 from tests.releasing.bill import settle_bill
 from tests.releasing.changelog import notes_of, read_fragments
+from tests.releasing.oci_layout import write_layout
 from tests.releasing.versions import one_version
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,8 @@ class ReleaseError(Exception):
 
 
 def build(out: Path, commit: str = "HEAD", root: Path = ROOT) -> list[Path]:
-    """Write wheel, source distribution, chart, bill, notes and their sums into `out`, and return the files.
+    """Write wheel, source distribution, chart (as an OCI layout too), bill, notes and their sums into `out`; return
+    the files.
 
     Raises ReleaseError where `out` has files, the versions differ, or changes are not yet in the changelog.
     """
@@ -54,6 +56,7 @@ def build(out: Path, commit: str = "HEAD", root: Path = ROOT) -> list[Path]:
             raise ReleaseError(str(error)) from error
         _build_distributions(tree, out, epoch_s)
         _run(str(tool("helm")), "package", str(tree / "deploy/helm/iscp"), "--destination", str(out))
+        write_layout(out / f"iscp-{version}.tgz", out / f"iscp-{version}.oci.tar", epoch_s)
         (out / f"iscp-{version}.cdx.json").write_text(settle_bill(_export_bill(tree), epoch_s))
         (out / f"iscp-{version}.md").write_text(notes)
     files = sorted(out.iterdir())
