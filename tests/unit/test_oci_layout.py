@@ -118,6 +118,6 @@ def test_helm_takes_it_from_a_registry(layout: Path, package: Path, tmp_path: Pa
     version = package.stem.removeprefix("iscp-")
     with registry_of(files_of(layout)) as address:
         chart = f"oci://{address}/charts/iscp"
-        options = ["--version", version, "--plain-http", "--destination", tmp_path]
+        options = ["--version", version, "--plain-http", "--destination", str(tmp_path)]
         subprocess.run([tool("helm"), "pull", chart, *options], check=True, capture_output=True, timeout=60)
     assert (tmp_path / package.name).read_bytes() == package.read_bytes()

@@ -1,10 +1,12 @@
-"""The time line: the iterations that run, and the last one of each job, in lanes of the nodes."""
+"""The time line: the iterations that run, the last one of each job, and earlier ones of some, in lanes of the nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
+from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState
 from iscp.page.boards.job_facts import JobFacts
 from iscp.page.boards.shown_values import last_part, span
@@ -17,6 +19,12 @@ WINDOW = "10 min"
 
 BARS_MAX = 500
 """Iterations that the board draws, those that run and the newest ones; how many more there are is said."""
+
+HISTORIES_MAX = 12
+"""Jobs whose earlier iterations the board shows, those that ended one last; of the others it has the last iteration."""
+
+HISTORY_ENTRIES_MAX = 40
+"""Iterations of each of their histories, the newest ones."""
 
 LANES_MAX = 32
 """Lanes of one node; iterations that fit into none are left out, and counted."""
@@ -66,20 +74,33 @@ class TimeLine:
     bar_height: int = BAR_HEIGHT
 
 
-def time_line(jobs: Sequence[JobFacts], query: Mapping[str, str], now_s: float) -> TimeLine:
-    """Return the board of these jobs at `now_s` (Unix seconds)."""
-    window = query.get("window", "") if query.get("window") in WINDOWS else WINDOW
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """An iteration of a job at a node, from `start_s` to `end_s` (Unix seconds)."""
+
+    job: JobFacts
+    node_id: str
+    start_s: float
+    end_s: float
+    running: bool
+    failed: bool
+
+
+def time_line(
+    jobs: Sequence[JobFacts],
+    query: Mapping[str, str],
+    now_s: float,
+    earlier: Mapping[str, Sequence[HistoryEntry]] | None = None,
+) -> TimeLine:
+    """Return the board of these jobs at `now_s` (Unix seconds); `earlier` has histories, by ids of jobs."""
+    window = window_of(query)
     begin_s = now_s - WINDOWS[window]
-    found = []
-    for job in jobs:
-        running = job.state is JobState.RUNNING
-        end_s = now_s if running else job.ended_at_s
-        if job.started_at_s > 0 and end_s >= begin_s and job.started_at_s <= now_s and job.node_id:
-            found.append((not running, -end_s, job.started_at_s, max(end_s, job.started_at_s), job))
-    found.sort(key=lambda each: each[:3])
-    by_node: dict[str, list[tuple[float, float, JobFacts]]] = {}
-    for _, _, start_s, end_s, job in found[:BARS_MAX]:
-        by_node.setdefault(job.node_id, []).append((start_s, end_s, job))
+    found = [each for job in jobs for each in _iterations(job, now_s, (earlier or {}).get(job.job_id, ()))]
+    found = [each for each in found if each.end_s >= begin_s and each.start_s <= now_s and each.node_id]
+    found.sort(key=lambda each: (not each.running, -each.end_s, each.start_s))
+    by_node: dict[str, list[_Iteration]] = {}
+    for each in found[:BARS_MAX]:
+        by_node.setdefault(each.node_id, []).append(each)
     nodes = [_lanes(node_id, by_node[node_id], begin_s, now_s) for node_id in sorted(by_node)]
     shown = sum(len(node.bars) for node in nodes)
     step = WINDOWS[window] / TICKS
@@ -90,29 +111,52 @@ def time_line(jobs: Sequence[JobFacts], query: Mapping[str, str], now_s: float) 
     return TimeLine(window, nodes, ticks, shown, len(found) - shown)
 
 
-def _lanes(
-    node_id: str, iterations: Sequence[tuple[float, float, JobFacts]], begin_s: float, now_s: float
-) -> NodeLanes:
+def window_of(query: Mapping[str, str]) -> str:
+    """Return the span that an address chooses, in the words of WINDOWS."""
+    return query.get("window", "") if query.get("window") in WINDOWS else WINDOW
+
+
+def jobs_with_history(jobs: Sequence[JobFacts], query: Mapping[str, str], now_s: float) -> Sequence[JobFacts]:
+    """Return the jobs whose earlier iterations the board shows: those within the span that ended one last, some of
+    them.
+    """
+    begin_s = now_s - WINDOWS[window_of(query)]
+    recent = (job for job in jobs if job.seq > 1 and job.ended_at_s >= begin_s)
+    return nlargest(HISTORIES_MAX, recent, key=lambda job: job.ended_at_s)
+
+
+def _iterations(job: JobFacts, now_s: float, earlier: Sequence[HistoryEntry]) -> Iterator[_Iteration]:
+    """Yield the last iteration of a job, and those before it; an iteration has one begin, by which it is known."""
+    running = job.state is JobState.RUNNING
+    if job.started_at_s > 0:
+        end_s = now_s if running else max(job.ended_at_s, job.started_at_s)
+        yield _Iteration(job, job.node_id, job.started_at_s, end_s, running, job.error_code != 0)
+    for each in earlier:
+        if 0 < each.start_at_s <= each.end_at_s and each.start_at_s < job.started_at_s:
+            failed = each.error_code != 0
+            yield _Iteration(job, each.node_id, each.start_at_s, each.end_at_s, running=False, failed=failed)
+
+
+def _lanes(node_id: str, iterations: Sequence[_Iteration], begin_s: float, now_s: float) -> NodeLanes:
     """Return the lanes of a node: each iteration in the first one that is free when it starts."""
     ends: list[float] = []
     bars = []
-    for start_s, end_s, job in sorted(iterations, key=lambda each: each[0]):
-        lane = next((number for number, free_s in enumerate(ends) if free_s <= start_s), len(ends))
+    for each in sorted(iterations, key=lambda each: each.start_s):
+        lane = next((number for number, free_s in enumerate(ends) if free_s <= each.start_s), len(ends))
         if lane == LANES_MAX:
             continue
-        ends[lane : lane + 1] = [end_s]
-        x, end = (_place(at_s, begin_s, now_s) for at_s in (start_s, end_s))
-        running = job.state is JobState.RUNNING
-        did = "runs for" if running else "took"
+        ends[lane : lane + 1] = [each.end_s]
+        x, end = (_place(at_s, begin_s, now_s) for at_s in (each.start_s, each.end_s))
+        did = "runs for" if each.running else "took"
         bars.append(
             TimeBar(
-                job,
+                each.job,
                 x,
                 lane * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
                 max(2, end - x),
-                running,
-                failed=job.error_code != 0,
-                text=f"{last_part(job.title)} {did} {span(end_s - start_s)}",
+                each.running,
+                each.failed,
+                text=f"{last_part(each.job.title)} {did} {span(each.end_s - each.start_s)}",
             )
         )
     return NodeLanes(node_id, bars, len(ends), sum(bar.running for bar in bars))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from iscp.client.admin_client import Client
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_requests import JobName
 from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows
+from iscp.core.job.iteration import HistoryEntry
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
 from iscp.page.boards.builds_board import builds_board
 from iscp.page.boards.cluster_board import cluster_board
@@ -20,7 +21,7 @@ from iscp.page.boards.left_out_table import LeftOutTable, leaves_out, left_out_t
 from iscp.page.boards.lineage_board import lineage_board
 from iscp.page.boards.lineage_graph import LineageGraph, lineage_graph
 from iscp.page.boards.search_board import HITS, search_board, wanted_of
-from iscp.page.boards.time_line import time_line
+from iscp.page.boards.time_line import HISTORY_ENTRIES_MAX, jobs_with_history, time_line, window_of
 from iscp.page.boards.trouble_board import AUDIT_MAX, trouble_board
 from iscp.page.serving.held_answers import HeldAnswer, HeldAnswers
 from iscp.page.serving.viewer_calls import Query, Viewer
@@ -138,7 +139,27 @@ def _left_out(visit: Visit, job: JobName, view: JobView) -> LeftOutTable | None:
 
 def _time_line(visit: Visit) -> Mapping[str, Any]:
     snapshot = visit.jobs()
-    return {"board": time_line(snapshot.jobs, visit.query, snapshot.taken_at_s), "snapshot": snapshot}
+    earlier, fault = _recent_histories(visit, snapshot)
+    board = time_line(snapshot.jobs, visit.query, snapshot.taken_at_s, earlier)
+    return {"board": board, "snapshot": snapshot, "history_fault": fault}
+
+
+def _recent_histories(visit: Visit, snapshot: JobSnapshot) -> tuple[Mapping[str, Sequence[HistoryEntry]], str]:
+    """Return the histories of the jobs that ended an iteration last, and why there are none; they are held."""
+    wanted = jobs_with_history(snapshot.jobs, visit.query, snapshot.taken_at_s)
+
+    def read(client: Client) -> Mapping[str, Sequence[HistoryEntry]]:
+        return {
+            job.job_id: client.history(job.table_id, job.name, account=job.account, limit=HISTORY_ENTRIES_MAX)
+            for job in wanted
+        }
+
+    try:
+        return visit.answers.newest(visit.viewer, f"histories: {window_of(visit.query)}", read).value, ""
+    except NotAuthenticated:
+        raise
+    except IscpError as error:  # the rest of the board is worth showing
+        return {}, str(error)
 
 
 def _builds(visit: Visit) -> Mapping[str, Any]:

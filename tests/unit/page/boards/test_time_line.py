@@ -6,8 +6,18 @@ from typing import Any
 
 from iscp.core.job.job_row import JobState, JobStatus
 from iscp.page.boards.job_facts import JobFacts, facts_of
-from iscp.page.boards.time_line import BARS_MAX, LANE_HEIGHT, LANES_MAX, WIDTH, TimeLine, busy_lanes, time_line
-from tests.fakes.viewed_cluster import NOW_S, job_view
+from iscp.page.boards.time_line import (
+    BARS_MAX,
+    HISTORIES_MAX,
+    LANE_HEIGHT,
+    LANES_MAX,
+    WIDTH,
+    TimeLine,
+    busy_lanes,
+    jobs_with_history,
+    time_line,
+)
+from tests.fakes.viewed_cluster import NOW_S, history_entry, job_view
 
 
 def job(number: int, start: float, end: float, **changes: Any) -> JobFacts:
@@ -47,6 +57,29 @@ def test_times_beneath_end_now() -> None:
     line = time_line([], {"window": "1 h"}, NOW_S)
     assert line.ticks[0] == (0, "-60 min")
     assert line.ticks[-1] == (WIDTH, "now")
+
+
+def test_earlier_iterations_are_shown_at_the_nodes_that_ran_them() -> None:
+    of = job(1, 100, 50)
+    entries = [
+        history_entry(start_at_s=NOW_S - 100, end_at_s=NOW_S - 50),  # the last one, which the job has too
+        history_entry(start_at_s=NOW_S - 200, end_at_s=NOW_S - 150, node_id="iscp-1", error_code=9),
+        history_entry(start_at_s=NOW_S - 300, end_at_s=NOW_S - 260),
+        history_entry(start_at_s=NOW_S - 9000, end_at_s=NOW_S - 8000),
+        history_entry(start_at_s=NOW_S - 150, end_at_s=NOW_S - 160),
+    ]
+    line = time_line([of, job(2, 30, 10)], {}, NOW_S, {of.job_id: entries})
+    assert {node.node_id: [(bar.job.name, bar.failed) for bar in node.bars] for node in line.nodes} == {
+        "iscp-0": [("copy1", False), ("copy1", False), ("copy2", False)],
+        "iscp-1": [("copy1", True)],
+    }
+
+
+def test_histories_are_those_of_the_jobs_that_ended_last() -> None:
+    jobs = [job(n, 100 + n, 50 + n) for n in range(HISTORIES_MAX + 5)]
+    jobs += [job(100, 9000, 8000), job(101, 20, 10, seq=1)]  # too long ago; its first one
+    assert [each.name for each in jobs_with_history(jobs, {}, NOW_S)] == [f"copy{n}" for n in range(HISTORIES_MAX)]
+    assert "copy100" in {each.name for each in jobs_with_history(jobs[-2:], {"window": "1 d"}, NOW_S)}
 
 
 def test_the_busy_parts_of_a_span_are_counted() -> None:

@@ -145,6 +145,21 @@ def test_a_job_says_why_it_waits_and_what_is_wrong() -> None:
     assert ">Retry</button>" in text
 
 
+def test_the_time_line_has_earlier_iterations_and_is_whole_without_them() -> None:
+    status = JobStatus(start_at_s=NOW_S - 6, end_at_s=NOW_S - 5)
+    entries = [history_entry(start_at_s=NOW_S - 40, end_at_s=NOW_S - 30, node_id="iscp-7")]
+    cluster = ViewedCluster([job_view(0, status=status)], {"copy0": entries})
+    with browser(cluster) as client:
+        texts = [client.get("/timeline").text for _ in range(2)]
+        assert all("Iterations of iscp-7" in text and "Iterations of iscp-0" in text for text in texts)
+        assert cluster.calls.count("history") == 1
+    failing = ViewedCluster([job_view(0, status=status)], refused={"history": TimedOut("it took too long")})
+    with browser(failing) as client:
+        text = client.get("/timeline").text
+    assert "it took too long" in text
+    assert "Iterations of iscp-0" in text
+
+
 def test_rows_that_a_job_leaves_out_are_shown_and_held() -> None:
     letters = LeftOutRows((LeftOutRow({"id": HOSTILE, HOSTILE: 7}, "other rows have the same id"),), "/lake/letters")
     cluster = ViewedCluster([job_view(0, status=JobStatus(dead_letters=2)), job_view(1)], left_out=letters)
