@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from iscp.core.access.audit_entry import AuditEntry
-from iscp.core.api.api_views import EventView, JobView, NodeView, ShardView
+from iscp.core.api.api_views import EventView, JobView, LeftOutRow, LeftOutRows, NodeView, ShardView
 from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.job.iteration import HistoryEntry
@@ -67,6 +67,13 @@ def busy_cluster(jobs: int = 24) -> ViewedCluster:
         owner_events=events,
         entries=entries,
         built=[replace(build, rows_per_s=70_000.0, left_s=83.0)],
+        left_out=LeftOutRows(
+            tuple(
+                LeftOutRow({f"column_of_a_long_name_{c}": f"a text of row {n}" for c in range(9)}, "the same id")
+                for n in range(3)
+            ),
+            "/lake/copies/airports_9_dead_letter",
+        ),
         found=SearchAnswer(hits, 42, NOW_S - 4, 9, took_ms=3.0),
         explanation=QueryExplanation(
             (
@@ -111,7 +118,7 @@ def _job(number: int, draw: random.Random) -> JobView:
             status = JobStatus(error_code=9, error_msg="the store did not answer", failures=3, retry_at_s=NOW_S + 40)
             changes |= {"reason": Reason.RETRYING, "status": status, "lag_s": 90.0, "late": True}
         case 7:
-            changes |= {"reason": Reason.PAUSED, "lag_s": 1800.0}
+            changes |= {"reason": Reason.PAUSED, "lag_s": 400_000.0, "retained_s": 604_800.0}
         case 8:
             progress = RunProgress("apply", NOW_S - 20, 20.0, 10, 4, 40_000, 9_000_000, 30_000, 8_000_000, 100_000)
             times = JobStatus(start_at_s=NOW_S - 20)

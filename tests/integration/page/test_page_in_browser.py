@@ -24,6 +24,7 @@ PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 PATHS = {board.name: board.path for board in BOARDS.values() if board.listed} | {
     "job": "/job?table=id-1&name=copy1&account=acme",
     "failed": "/job?table=id-5&name=copy5&account=acme",
+    "left out": "/job?table=id-9&name=copy9&account=acme",
     "explain": "/explain?table=id-1&name=copy1",
     "found": "/search?index=/lake/indexes/payments_3&text=late",
     "one lineage": "/lineage?place=/lake/views/by_carrier_1",
