@@ -13,6 +13,7 @@ from iscp.ports.cluster import NodeCalls
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.builds.builder_loop import BuilderLoop
+from iscp.runtime.builds.traced_ranges import TracedRangeBuilder
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -32,7 +33,7 @@ def compose_build_worker(
     return BuildWorkerLoop(
         node_id=foundation.config.node_id,
         store=cluster.builds,
-        builder=SnapshotRangeBuilder(ports, reader),
+        builder=TracedRangeBuilder(SnapshotRangeBuilder(ports, reader), ports.tracer),
         guard=guard,
         clock=foundation.clock,
         on_broken=foundation.on_broken,

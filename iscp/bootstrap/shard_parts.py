@@ -111,6 +111,7 @@ def compose_engine(
         random.random,
         lease_check=lambda: keeper.check(keeper.epoch),
         on_broken=foundation.on_broken,
+        tracer=tracing.tracer,
     )
     worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
     worker.orders.subscribe(maintenance.give, *get_args(MaintenanceOrder))

@@ -19,6 +19,7 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_run import JobRun
+from iscp.runtime.iteration.job_spans import job_attributes, note_comparison
 from iscp.runtime.iteration.read_policy import same_log
 
 _CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
@@ -52,7 +53,11 @@ class Verifier:
                 remedy="Wait until the job has caught up (`iscp-admin job wait`), and verify then",
             )
         try:
-            return self._compare(iteration, job_run, self._ports.source.at(iteration.table_uri, version), guard)
+            with self._ports.tracer.span("iscp.compare", job_attributes(job_run)) as recorded:
+                span = self._ports.source.at(iteration.table_uri, version)
+                outcome = self._compare(iteration, job_run, span, guard)
+                note_comparison(recorded, outcome)
+                return outcome
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was at version {version}, which the target shows: {gone}",

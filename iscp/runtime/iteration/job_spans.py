@@ -55,6 +55,27 @@ def note_outcome(span: Span, outcome: JobOutcome) -> None:
     )
 
 
+def note_comparison(span: Span, outcome: JobOutcome) -> None:
+    """Note what the comparison of a job's target with its source has found, and whether it was repaired."""
+    if (report := outcome.verified) is None:
+        return
+    said = report.comparison
+    span.note(
+        {
+            "iscp.version": report.version,
+            "iscp.seq": report.seq,
+            "iscp.equal": said.equal,
+            "iscp.ranges": said.ranges,
+            "iscp.ranges.differing": said.ranges_differing,
+            "iscp.rows.missing": said.missing,
+            "iscp.rows.extra": said.extra,
+            "iscp.rows.different": said.different,
+            "iscp.repaired": report.repaired,
+            "iscp.rows": outcome.rows,
+        }
+    )
+
+
 def _name_of(code: int) -> str:
     try:
         return ErrorCode(code).name

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, assert_never
 
@@ -28,6 +28,7 @@ from iscp.core.values.next_time import wait_until_s
 from iscp.core.values.untrusted_values import error_text
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
+from iscp.ports.tracing import NO_TRACER, Attribute, Tracer
 from iscp.runtime.loop.notifier import Notifier
 from iscp.runtime.worker.maintenance_answers import parse_refresh, to_error
 
@@ -44,6 +45,7 @@ MaintenanceOrder = StartShard | UpdateShard | StopShard | StopAllShards
 Purge = tuple[str, str]
 """A kind of consumer, and a table's id."""
 
+_SPANS = {"refresh": "iscp.refresh", "purge": "iscp.purge"}
 _GIVEN_UP = {"refresh": "refresh.given_up", "purge": "purge.given_up"}
 _REJECTED = {"refresh": "refresh.rejected", "purge": "purge.rejected"}
 _FAILED = {"refresh": "refresh.failed", "purge": "purge.failed"}
@@ -74,11 +76,13 @@ class Maintenance:
         draw: Callable[[], float],
         lease_check: Callable[[], None],
         on_broken: Callable[[Exception], None],
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._kinds = kinds
         self._clock = clock
         self._lease_check = lease_check
         self._on_broken = on_broken
+        self._tracer = tracer
         self._refreshes: MaintenanceTurns[str] = MaintenanceTurns(REFRESH_INTERVAL_S, config, backoff, draw)
         self._purges: MaintenanceTurns[Purge] = MaintenanceTurns(PURGE_INTERVAL_S, config, backoff, draw)
         # Filled by any thread without the lock, so that `give` never waits; emptied by the loop's.
@@ -259,7 +263,8 @@ class Maintenance:
         try:
             # Without a lease another node may run the same handler already.
             self._lease_check()
-            result = wait_until_s(call(item), self._clock.now_s())
+            with self._tracer.span(_SPANS[what], _attributes(item), parent=""):
+                result = wait_until_s(call(item), self._clock.now_s())
         except BaseException as error:  # noqa: BLE001  (whatever a handler raises is its own fault)
             result = to_error(error)
         self._settle(what, turns, item, result)
@@ -272,6 +277,14 @@ class Maintenance:
             fields = {"item": str(item), "error": error_text(result), "code": int(result.code)}
             log.warning(_FAILED[what], extra={**fields, "again_s": round(again_s, 3)})
         self._wake.notify()
+
+
+def _attributes(item: object) -> Mapping[str, Attribute]:
+    """Return what is known of a refresh, which is of a job, or of a purge."""
+    if isinstance(item, tuple):
+        kind, table_id = item
+        return {"iscp.kind": kind, "iscp.table.id": table_id}
+    return {"iscp.job.id": str(item)}
 
 
 def _required(handler: T | None, kind: str, name: str) -> T:

@@ -16,6 +16,7 @@ from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
+from tests.fakes.tracing import RecordingTracer
 
 URI, TARGET = "/tables/t-1", "/targets/x"
 
@@ -30,7 +31,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
-        self.runner = Runner(fake_ports(self.source, lambda name: self.kind, self.engine), Bounds())
+        self.tracer = RecordingTracer()
+        ports = replace(fake_ports(self.source, lambda name: self.kind, self.engine), tracer=self.tracer)
+        self.runner = Runner(ports, Bounds())
         self.source.commit({1: "a", 2: "b"})
 
     @property
@@ -67,6 +70,19 @@ def test_the_source_is_read_as_of_the_watermark_and_nothing_is_written(bench: Be
     said = report.comparison
     assert (said.missing, said.extra, said.different, report.repaired) == (1, 1, 1, False)
     assert bench.target.commits == [("claim", 1), ("snapshot", 2)]
+
+
+def test_a_comparison_is_recorded_with_what_it_found(bench: Bench) -> None:
+    row = job()
+    bench.run(row)
+    bench.target.rows = {1: "wrong"}
+    bench.verify(row, Purpose.REPAIR)
+    span = bench.tracer.one("iscp.compare")
+    noted = {name.removeprefix("iscp."): value for name, value in span.attributes.items()}
+    assert (noted["job"], noted["kind"], noted["version"], noted["seq"]) == ("x", "replica", 1, 3)
+    assert (noted["equal"], noted["repaired"]) == (False, True)
+    assert (noted["rows.missing"], noted["rows.different"]) == (1, 1)
+    assert span.ended
 
 
 def test_a_repair_is_one_commit_at_the_same_watermark_and_only_where_something_is_wrong(bench: Bench) -> None:

@@ -25,6 +25,7 @@ from iscp.runtime.worker.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.poison import ERRORS, POISON
+from tests.fakes.tracing import RecordingTracer
 
 WAIT_S = 10.0
 SHARD, EPOCH = ShardId("t-1"), TableEpoch(1, 1)
@@ -69,8 +70,9 @@ class Bench:
         self.clock, self.kind, self.lease = clock, Kind(clock), list[Exception]()
         self.broken: list[Exception] = []
         self.offering = True
+        self.tracer = RecordingTracer()
         self.maintenance = Maintenance(
-            self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.broken.append
+            self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.broken.append, self.tracer
         )
 
     def _kinds(self, name: str) -> FakeKind:
@@ -118,6 +120,17 @@ def bench() -> Iterator[Bench]:
     bench.maintenance.close(WAIT_S)
     bench.until(lambda: not [each for each in threading.enumerate() if each.name in ("iscp-refresh", "iscp-purge")])
     assert bench.broken == []
+
+
+def test_each_refresh_and_purge_is_a_trace_of_its_own(bench: Bench) -> None:
+    bench.kind.next_s = {"x": 100.0, "purge t-1": 100.0}
+    bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
+    bench.until(lambda: sum(each.ended for each in bench.tracer.spans) == 2)
+    found = {each.name: (each.parent, each.attributes) for each in bench.tracer.spans}
+    assert found == {
+        "iscp.refresh": ("", {"iscp.job.id": "id-x"}),
+        "iscp.purge": ("", {"iscp.kind": "keeps", "iscp.table.id": "t-1"}),
+    }
 
 
 def test_jobs_of_the_shard_are_refreshed_and_their_table_purged_each_at_its_time(bench: Bench) -> None:
