@@ -46,7 +46,8 @@ others are counted as `other`. What takes long to read, as it does with very man
 are collected: a twentieth of a core at most reads it.
 
 Figures of indexes, and lags of cursors, are read every `metrics.interval_s`, more rarely where that takes long, of at
-most 200 indexes and 200 changefeeds. The changefeeds are those that jobs write. What applications write by the library
+most 200 indexes and 200 changefeeds. The changefeeds are those that jobs write, and
+the cursors those below `etcd.prefix`, as readers store them by default. What applications write by the library
 alone, and the searches that they do by it, no node sees.
 
 The owner's metrics are absent at all other nodes, but for `iscp.owner.leads`. A metric with a condition is absent
