@@ -64,7 +64,7 @@ def compose_metrics(
     meter.observe(owner.read)
     places = compose_places(config)
     figures = FigureReader(foundation.kinds.kind, places)
-    # Applications read feeds of several clusters: their cursors are below none of these.
+    # Readers of feeds know no cluster: their cursors are below no cluster's name.
     cursors = CursorLags(cluster.etcd, Keys(config.etcd.prefix), clock, foundation.failpoints)
     sampled = (sampled_indexes(figures.read), sampled_feeds(cursors.read, places, config.metrics.per_job_max))
     sampler = FigureSampler(coordination.owner, sampled, clock, config.metrics.interval_s)
