@@ -12,7 +12,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.json_values import json_value
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.target_reads import TargetReads
+from iscp.runtime.access.target_reads import TargetReads
 
 READ_S = 10.0
 """Seconds that reading these rows may take; then the call fails, and can be repeated."""

@@ -18,8 +18,8 @@ from iscp.core.values.errors import IscpError, NotOwner, Unavailable
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
+from iscp.runtime.access.target_reads import TargetReads
 from iscp.runtime.admin.job_views import JobViews
-from iscp.runtime.admin.target_reads import TargetReads
 from iscp.runtime.loop.paced_thread import PacedThread
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.owner.owner_loop import OwnerLoop

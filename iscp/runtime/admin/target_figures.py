@@ -10,7 +10,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.target_reads import TargetReads
+from iscp.runtime.access.target_reads import TargetReads
 
 READ_S = 2.0
 """Seconds that reading the figures of a target may take; they are left out of an answer that would take longer."""

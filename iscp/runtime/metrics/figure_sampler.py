@@ -19,8 +19,8 @@ from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import IscpError, NotOwner
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
+from iscp.runtime.access.target_reads import TargetReads
 from iscp.runtime.admin.target_figures import TargetFigures
-from iscp.runtime.admin.target_reads import TargetReads
 from iscp.runtime.loop.paced_thread import PacedThread
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.metrics.metered_runner import kind_of

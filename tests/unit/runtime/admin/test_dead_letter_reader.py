@@ -14,13 +14,13 @@ from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, JobNotFound, PermanentError, QueueFull, StorageError, TimedOut
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.access.target_reads import READERS_MAX
 from iscp.runtime.admin.dead_letter_reader import (
     ANSWER_CHARS_MAX,
     COLUMNS_MAX,
     VALUE_CHARS_MAX,
     DeadLetterReader,
 )
-from iscp.runtime.admin.target_reads import READERS_MAX
 from tests.fakes.desk import Desk, X
 from tests.fakes.pipeline import FakeKind
 

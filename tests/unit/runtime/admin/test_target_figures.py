@@ -13,8 +13,8 @@ from iscp.core.api.api_requests import JobFilter
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.access.target_reads import READERS_MAX
 from iscp.runtime.admin.target_figures import NO_FIGURES, FigureReader, TargetFigures
-from iscp.runtime.admin.target_reads import READERS_MAX
 from tests.fakes.desk import Desk, X
 from tests.fakes.pipeline import FakeKind
 
