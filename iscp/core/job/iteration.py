@@ -96,7 +96,8 @@ class JobOutcome:
     how far each was read; it is empty where that was not seen. `strategy` and `strategy_reason` say how a query's rows
     were brought up to date, and why so; `rows_in` and `parts_s` are those of HistoryEntry, `due_at_s` that of
     Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet. `usage` is what the node
-    has measured of its work: the schedule adds for how long it has waited, and what it has waited for.
+    has measured of its work: the schedule adds for how long it has waited, and what it has waited for. With
+    `committed`, `target_version` is the sink's own version that has it; -1: it is not known.
     """
 
     row: JobRow
@@ -121,6 +122,7 @@ class JobOutcome:
     due_at_s: float = 0.0
     build: BuildRequest | None = None
     usage: Usage | None = None
+    target_version: int = -1
 
     @property
     def ok(self) -> bool:

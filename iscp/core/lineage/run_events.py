@@ -26,6 +26,9 @@ COLUMNS_MAX = 2_000
 INPUT_FIELDS_MAX = 500
 """Columns that an event names as those which one column, or all rows, are made of; further ones are left out."""
 
+VERSIONED_KINDS = frozenset({"replica", "view"})
+"""Kinds of consumers whose sinks count the versions of the target's Delta table, which its readers see too."""
+
 _SPEC = "https://openlineage.io/spec"
 _RUN_EVENT = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
 _VERSIONS = {
@@ -178,6 +181,9 @@ def _outputs(run: JobRunState, target: str, known: KnownTables, emitter: EventEm
     if outcome is not None and outcome.ok and outcome.committed:
         figures = {"rowCount": outcome.rows, "size": outcome.bytes}
         statistics = _facet("OutputStatisticsOutputDatasetFacet", emitter, **figures)
+        if outcome.target_version >= 0 and outcome.row.spec.consumer.kind in VERSIONED_KINDS:
+            version = str(outcome.target_version)
+            facets["version"] = _facet("DatasetVersionDatasetFacet", emitter, datasetVersion=version)
         found["outputFacets"] = {"outputStatistics": statistics}
     yield found
 

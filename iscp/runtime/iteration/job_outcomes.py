@@ -53,6 +53,7 @@ def applied(
         committed=True,
         sources=position.sources,
         strategy_reason=printable(reason),
+        target_version=position.base_version,
     )
 
 

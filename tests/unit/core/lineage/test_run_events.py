@@ -52,6 +52,7 @@ DONE = JobOutcome(
     rows=11,
     bytes=2_000,
     committed=True,
+    target_version=12,
     sources={PEOPLE: SourceMark("t-2", Watermark(4)), ORDERS: SourceMark("t-1", Watermark(7))},
 )
 
@@ -80,6 +81,7 @@ def test_a_completed_run_says_versions_figures_and_of_which_columns_each_is_made
     assert [each["facets"]["version"]["datasetVersion"] for each in found["inputs"]] == ["7", "4"]
     (output,) = found["outputs"]
     statistics = output["outputFacets"]["outputStatistics"]
+    assert output["facets"]["version"]["datasetVersion"] == "12"
     assert (statistics["rowCount"], statistics["size"]) == (11, 2_000)
     lineage = output["facets"]["columnLineage"]
     assert lineage["fields"]["name"]["inputFields"] == [
@@ -168,3 +170,14 @@ def test_the_state_of_a_run_follows_from_the_outcome() -> None:
     assert state_of(replace(DONE, build=build)) is RunState.RUNNING
     assert state_of(replace(DONE, error_code=ErrorCode.TIMEOUT)) is RunState.FAIL
     assert state_of(replace(DONE, error_code=ErrorCode.CANCELED)) is RunState.ABORT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"committed": False}, {"target_version": -1}, {"row": job("feed", kind="changefeed")}],
+    ids=["nothing", "unknown", "feed"],
+)
+def test_a_version_is_only_said_of_a_table_that_was_committed_to(changes: dict[str, Any]) -> None:
+    """A changefeed's sink counts its own commits, which are no versions of the table."""
+    (output,) = event(RunState.COMPLETE, replace(DONE, **changes))["outputs"]
+    assert "version" not in output["facets"]
