@@ -326,7 +326,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view, sources, letters.read)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), tls=tls)
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
-    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))
+    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes, kinds.described))
     access = compose_access(config, etcd, clock)
     services: list[Service] = [served, operator, access.server]
     interceptors = (*access.interceptors, forwarding)

@@ -35,8 +35,8 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.bootstrap.iteration_parts import LOG_PROBES
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.shard_parts import LOG_PROBES
 from iscp.coordination.jobs.book_index import target_of
 from iscp.core.job.target_state import TargetLog, TargetSeen, seen_target
 from iscp.index.search.search_library import search

@@ -18,8 +18,8 @@ from obstore.store import from_url
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.system.clock import SystemClock
+from iscp.bootstrap.iteration_parts import LOG_PROBES
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.shard_parts import LOG_PROBES
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, IscpError, StorageError, TargetLost

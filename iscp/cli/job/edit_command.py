@@ -43,7 +43,7 @@ def edit(invocation: Invocation, /, table: str, name: str, account: str, dry_run
     a target is rebuilt only once that is confirmed. A text that was refused is kept, and the command names its file.
     """
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
-    from iscp.cli.job.apply_plan import Wanted
+    from iscp.core.run.wanted import Wanted
 
     with invocation.client() as client:
         job = client.status(table, name, account=account)

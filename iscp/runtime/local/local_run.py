@@ -113,11 +113,9 @@ class LocalRun:
         try:
             results = self._run_unit(unit)
         finally:
-            lost = (number for number in unit if number not in results)
-            fault = "the run broke off; the log has why"
-            results |= {
-                each: unregistered(self._jobs[each], RunState.FAILED, ErrorCode.INTERNAL, fault) for each in lost
-            }
+            for number in unit:
+                if number not in results:
+                    results[number] = unregistered(self._jobs[number], RunState.FAILED, ErrorCode.INTERNAL, BROKEN_OFF)
             self._done.put(results)
 
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:

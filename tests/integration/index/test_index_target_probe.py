@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from iscp.bootstrap.shard_parts import LOG_PROBES
+from iscp.bootstrap.iteration_parts import LOG_PROBES
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.target_state import OtherTargetSeen, TargetLog, TargetSeen
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
