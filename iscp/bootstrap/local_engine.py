@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.spark_access import SparkAccess
@@ -16,7 +17,6 @@ from iscp.bootstrap.local_settings import DEFAULTS
 from iscp.bootstrap.local_spark import LocalSpark
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.self_tests import check_of_targets
-from iscp.bootstrap.watch_parts import compose_watch
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.verification import VerifyReport
 from iscp.core.query.query_explanation import QueryExplanation
@@ -33,11 +33,13 @@ from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
 from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener
-from iscp.runtime.local.local_watch import LocalWatch
 from iscp.runtime.local.run_forecaster import forecast_run
 from iscp.runtime.local.unit_runner import UnitRunner
 from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
+
+if TYPE_CHECKING:
+    from iscp.runtime.local.local_watch import LocalWatch
 
 
 class LocalEngine:
@@ -127,6 +129,9 @@ class LocalEngine:
         self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders, listener: RunListener
     ) -> LocalWatch:
         """Return a watch of the plan's jobs, which `LocalWatch.run` carries out, once."""
+        from iscp.bootstrap.watch_parts import compose_watch  # a run that ends needs none of it
+        from iscp.runtime.local.local_watch import LocalWatch
+
         parts = compose_watch(self._config, self._spark, self._tables, self._ports, self._registrar, self._kinds)
         return LocalWatch(parts, jobs, plan, orders, listener)
 

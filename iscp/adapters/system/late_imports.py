@@ -1,4 +1,4 @@
-"""Modules of pyspark and sqlglot, imported when first used: to import them takes longer than work without changes."""
+"""Modules of libraries, imported when first used: to import them takes longer than work without changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import obstore
     import sqlglot
+    from obstore import exceptions as obstore_errors
     from pyspark import errors as E
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import functions as F
@@ -14,7 +16,19 @@ if TYPE_CHECKING:
     from pyspark.sql.pandas import types as A
     from sqlglot import exp
 
-__all__ = ["A", "E", "F", "LateModule", "T", "column_of_java", "exp", "frame_of_java", "sqlglot"]
+__all__ = [
+    "A",
+    "E",
+    "F",
+    "LateModule",
+    "T",
+    "column_of_java",
+    "exp",
+    "frame_of_java",
+    "obstore",
+    "obstore_errors",
+    "sqlglot",
+]
 
 
 class LateModule:
@@ -51,4 +65,6 @@ if not TYPE_CHECKING:
     F = LateModule("pyspark.sql.functions")
     T = LateModule("pyspark.sql.types")
     exp = LateModule("sqlglot.expressions")
+    obstore = LateModule("obstore")
+    obstore_errors = LateModule("obstore.exceptions")
     sqlglot = LateModule("sqlglot")

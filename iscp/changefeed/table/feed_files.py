@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 
 BEFORE_ALL, BEHIND_ALL = "", "~"
@@ -74,7 +75,7 @@ class FeedFiles:
 
 def list_files(table: DeltaTable) -> pa.Table:
     """Return all files as of the table's version, with the columns of FeedFile; bounds that are not known are null."""
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = add_actions_of(table, flatten=True)
     columns = {
         name: actions[column] if column in actions.column_names else pa.nulls(len(actions), pa.string())
         for name, column in _ACTIONS.items()

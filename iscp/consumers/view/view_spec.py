@@ -14,7 +14,6 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_bounds import refuse_unbounded
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import exact_float, shown
-from iscp.views.analysis.qualify_rewrite import without_qualify
 from iscp.views.refresh.view_query import NamedQuery
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
@@ -54,12 +53,20 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
     hold_s = _hold_s(spec.options.get("hold_s", 0))
     try:
         given = _sql(spec.options.get("sql"))
-        sql = without_qualify(given)
+        sql = _without_qualify(given)
         note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
         return ViewSpec(NamedQuery(sql, tables, note), policy, vectors, hold_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest.from_error(error, field=field) from error
+
+
+def _without_qualify(sql: str) -> str:
+    if "qualify" not in sql.lower():
+        return sql
+    from iscp.views.analysis.qualify_rewrite import without_qualify  # its parser is loaded for those that need it
+
+    return without_qualify(sql)
 
 
 def _yes_or_no(value: Any, field: str) -> bool:

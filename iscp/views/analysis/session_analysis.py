@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from iscp.views.analysis.condition_analysis import condition_analyzer
-from iscp.views.analysis.query_analysis import query_shaper
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -15,13 +12,17 @@ if TYPE_CHECKING:
 
 
 class SessionAnalysis:
-    """The analysis by a session of Spark (port SqlAnalysis of the catalog)."""
+    """The analysis by a session of Spark (port SqlAnalysis of the catalog), whose code is loaded when it is needed."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        from iscp.views.analysis.query_analysis import query_shaper
+
         return query_shaper(self._session)(sql, schemas)
 
     def condition_fault(self, schema_json: str, condition: str) -> str:
+        from iscp.views.analysis.condition_analysis import condition_analyzer
+
         return condition_analyzer(self._session)(schema_json, condition)

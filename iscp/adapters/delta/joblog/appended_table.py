@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.table_opening import bring_up
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path
@@ -114,5 +115,5 @@ class AppendedTable:
 
 def small_files(table: DeltaTable) -> int:
     """Return how many files of the table's version have less than SMALL_FILE_BYTES."""
-    sizes = pa.table(table.get_add_actions()).column("size_bytes").to_pylist()
+    sizes = add_actions_of(table).column("size_bytes").to_pylist()
     return sum(size < SMALL_FILE_BYTES for size in sizes)

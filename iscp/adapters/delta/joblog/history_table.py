@@ -27,6 +27,7 @@ from iscp.adapters.delta.joblog.log_schema import (
     history_entries,
     history_table,
 )
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
@@ -150,7 +151,7 @@ def find_fault(uri: str, table: DeltaTable | None) -> str:
     if table is None:
         return ""
     files = files_of(uri)
-    for name in pa.table(table.get_add_actions()).column("path").to_pylist():
+    for name in add_actions_of(table).column("path").to_pylist():
         try:
             with files.open_input_file(name) as file:
                 pq.read_table(file)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.action_fields import find_unclear, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.delta_errors import delta_faults
@@ -179,7 +179,7 @@ def load_plain_state(uri: str, version: int) -> TableState:
         features, about = _about(table, _PLAIN_FEATURES)
         if about["partitionColumns"]:
             raise NotReadableHere
-        adds = [_plain_add(each) for each in pa.table(table.get_add_actions()).to_pylist()]
+        adds = [_plain_add(each) for each in add_actions_of(table).to_pylist()]
     return TableState(features, about, {add["path"]: add for add in adds})
 
 
@@ -214,7 +214,7 @@ def _load_marked_state(uri: str, version: int) -> TableState:
     with delta_faults(f"open {uri}"):
         table = open_delta(uri, version=version)
         features, about = _about(table, _PLAIN_FEATURES | {_VECTORS})
-        live = pa.table(table.get_add_actions())["path"].to_pylist()
+        live = add_actions_of(table)["path"].to_pylist()
     return TableState(features, about, _find_added(uri, version, live))
 
 
@@ -269,7 +269,7 @@ def list_live_files(uri: str, version: int) -> list[tuple[str, Mapping[str, Any]
         table: DeltaTable = open_delta(uri, version=version)
         if _VECTORS in (table.protocol().reader_features or ()):
             raise NotReadableHere
-        paths: list[str] = pa.table(table.get_add_actions())["path"].to_pylist()
+        paths: list[str] = add_actions_of(table)["path"].to_pylist()
     return [(path, None) for path in paths]
 
 

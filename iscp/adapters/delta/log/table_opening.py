@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.checkpointed import HINT, damage_of_checkpoints, hinted_version
 from iscp.adapters.delta.log.commits import log_of
 from iscp.adapters.delta.log.log_guard import guard_log
@@ -57,7 +58,7 @@ def require_own_files(uri: str, table: DeltaTable, reach: Reach = REACH) -> None
 
     Whether there is a file at that path is not checked.
     """
-    paths = pa.table(table.get_add_actions())["path"].cast(pa.string())
+    paths = add_actions_of(table)["path"].cast(pa.string())
     for path in paths.filter(pc.match_substring_regex(paths, _NOT_PLAINLY_BELOW)).to_pylist():
         if lies_elsewhere(path):
             reach.follow(uri, path)

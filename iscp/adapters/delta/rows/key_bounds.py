@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.text_bytes import REPLACEMENT
@@ -141,7 +142,7 @@ class TableKeys:
     def _read(self, names: Iterable[str], version: int) -> None:
         """Read the bounds from the statistics of all files, at a cost that follows their number."""
         with delta_faults(f"read the statistics of {self._uri}"):
-            files = pa.table(open_delta(self._uri, version=version).get_add_actions()).to_pylist()
+            files = add_actions_of(open_delta(self._uri, version=version)).to_pylist()
         # A table without indexed columns has none of these.
         parts = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
         stats = [{part: file.get(column) for part, column in parts.items()} for file in files]

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import commit_stamp
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.rows.key_bounds import TableKeys, bounds_of_arrow
@@ -80,7 +81,7 @@ class DirectWriter:
             plain = is_plain(table) and is_described(rows) and all(_is_key(rows[name]) for name in keys)
             if not plain:
                 return False
-            files = pa.table(table.get_add_actions())
+            files = add_actions_of(table)
             if not self._little(files, rows, keys) or _has_vague_ends(files, keys):
                 return False
             try:

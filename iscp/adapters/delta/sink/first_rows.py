@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
@@ -30,7 +31,7 @@ def read_first_rows(uri: str, rows_max: int) -> list[dict[str, Any]]:
         mapped = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
         if mapped or metadata.partition_columns or not features <= {"timestampNtz"}:
             raise _unreadable(uri, "has features that tables of rows left out do not have")
-        adds = pa.table(table.get_add_actions()).to_pylist()
+        adds = add_actions_of(table).to_pylist()
     found: list[dict[str, Any]] = []
     allowance = Allowance(FIRST_ROWS_BYTES_MAX)
     for add in adds:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
@@ -199,7 +200,7 @@ def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: A
 
 def _files_at(table: DeltaTable) -> list[ChangeFile]:
     """Return the files of a table, as if it had been written at once."""
-    adds = pa.table(table.get_add_actions()).to_pylist()
+    adds = add_actions_of(table).to_pylist()
     places = [(add["path"], add.get("partition") or {}) for add in adds]
     # For deltalake an empty text is a null, for Spark it is not: which of them the log has does not show.
     if not all(_PLAIN_PATH.fullmatch(path) and None not in values.values() for path, values in places):

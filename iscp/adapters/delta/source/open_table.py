@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import Commit, commit_stamp, read_commit, version_of
 from iscp.adapters.delta.log.live_files import TableState
 from iscp.adapters.delta.log.table_opening import open_delta
@@ -209,7 +209,7 @@ def size_at(uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
     """
     with delta_faults(f"open {uri}"):
         table = open_delta(uri, version=version)
-        files = pa.table(table.get_add_actions())
+        files = add_actions_of(table)
         masked = "deletionVectors" in (table.protocol().reader_features or ())
     rows = files.column("num_records") if "num_records" in files.column_names else None
     known = rows is not None and not rows.null_count and not masked

@@ -24,21 +24,15 @@ from datetime import timedelta
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
-from obstore.store import S3Store
+from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.storage.bucket_keys import BucketKey, endpoint_of, key_of
 from iscp.adapters.delta.storage.locations import S3
 from iscp.adapters.delta.storage.regular_files import open_regular, require_regular, require_size
+from iscp.adapters.system.late_imports import obstore, obstore_errors
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 FILE_BYTES_MAX = 128 * 1024**2
 """Bytes of a file that is read whole into memory, a commit above all; a larger one is refused by its name."""
@@ -305,6 +299,8 @@ def _client(bucket: str, endpoint: str, own: BucketKey | None) -> S3Store:
     """Return the bucket's client, one for each as it caches connections; settings that are not given are read from
     `AWS_*`.
     """
+    from obstore.store import S3Store
+
     given: Any = own.options if own else {}
     return S3Store(
         bucket,
@@ -323,10 +319,10 @@ def _s3_faults() -> Iterator[None]:
     """Turn what obstore raises into OSError; that a file is not there it says by FileNotFoundError itself."""
     try:
         yield
-    except (AlreadyExistsError, PreconditionError) as error:
+    except (obstore_errors.AlreadyExistsError, obstore_errors.PreconditionError) as error:
         raise FileExistsError(errno.EEXIST, "is there already") from error
-    except BaseError as error:
-        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    except obstore_errors.BaseError as error:
+        denied = isinstance(error, obstore_errors.PermissionDeniedError | obstore_errors.UnauthenticatedError)
         reason = " ".join(str(error).partition(_DUMP)[0].split())[:_REASON_LENGTH_MAX]
         raise OSError(errno.EACCES if denied else errno.EIO, reason) from error
 
