@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+SUFFIX = ".iscp-scratch"
+"""The end of the names of such directories: what a user has called by the same beginning is never removed."""
+
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -17,10 +20,10 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Make a directory in `parent`, by default the system's for temporary files; it is removed at the end.
 
-    Removes those of the same prefix and user whose processes are gone. Raises OSError.
+    Removes those of the same prefix, suffix and user whose processes are gone. Raises OSError.
     """
     parent = parent or Path(tempfile.gettempdir())
-    for left in parent.glob(f"{prefix}*"):
+    for left in parent.glob(f"{prefix}*{SUFFIX}"):
         _remove_left(left)
     made, hold = _make(prefix, parent)
     try:
@@ -35,7 +38,7 @@ def _make(prefix: str, parent: Path) -> tuple[Path, int]:
     ends.
     """
     while True:
-        made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        made = Path(tempfile.mkdtemp(SUFFIX, prefix, parent))
         try:
             hold = os.open(made, _FLAGS)
         except FileNotFoundError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.scratch_directory import scratch_directory
+from iscp.adapters.system.scratch_directory import SUFFIX, scratch_directory
 
 _PROGRAM = """
 import sys, time
@@ -66,12 +66,20 @@ def test_what_a_killed_process_left_goes_at_the_next_start_and_what_is_in_use_st
 
 
 def test_files_and_links_of_such_a_name_stay(tmp_path: Path) -> None:
-    (tmp_path / "node-file").write_text("")
+    file, link = f"node-file{SUFFIX}", f"node-link{SUFFIX}"
+    (tmp_path / file).write_text("")
     (tmp_path / "kept").mkdir()
-    (tmp_path / "node-link").symlink_to(tmp_path / "kept")
+    (tmp_path / link).symlink_to(tmp_path / "kept")
     with scratch_directory("node-", tmp_path):
         pass
-    assert names(tmp_path) == ["kept", "node-file", "node-link"]
+    assert names(tmp_path) == ["kept", file, link]
+
+
+def test_directories_of_users_that_begin_alike_stay(tmp_path: Path) -> None:
+    (tmp_path / "node-of-mine").mkdir()
+    with scratch_directory("node-", tmp_path):
+        pass
+    assert names(tmp_path) == ["node-of-mine"]
 
 
 def test_many_that_start_at_the_same_time_have_one_each(tmp_path: Path) -> None:
