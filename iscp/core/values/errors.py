@@ -323,7 +323,6 @@ def no_etcd(error: IscpError) -> Unavailable:
     """Return the error of what needs etcd while that does not answer; `error` is what a call to it met."""
     return Unavailable(
         f"etcd does not answer this node ({error.message})",
-        about="etcd",
         remedy=error.remedy or "Check whether etcd runs and can be reached; nodes go on by themselves once it answers",
     )
 

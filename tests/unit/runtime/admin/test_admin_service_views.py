@@ -191,10 +191,10 @@ def test_the_cluster_is_not_shown_while_etcd_does_not_answer(desk: Desk) -> None
     desk.world.etcd.answers = False
     with pytest.raises(Unavailable, match="etcd does not answer this node") as silent:
         desk.admin.cluster()
-    assert (silent.value.field, silent.value.remedy[:22]) == ("etcd", "Check whether etcd run")
+    assert silent.value.remedy.startswith("Check whether etcd runs")
     desk.world.owner.on_lost()
     until(lambda: desk.world.owner.writer is None)
-    with pytest.raises(NotOwner, match=r"no owner has claimed the job log yet: .*etcd does not answer this node"):
+    with pytest.raises(NotOwner, match="no owner has claimed the job log yet: etcd does not answer this node"):
         desk.admin.cluster()
     desk.world.etcd.answers = True
     desk.world.clock.advance(ASK_PAUSE_S)
