@@ -25,6 +25,9 @@ _OPTIONS = {
     "job.name": "--name",
     "spec.iteration.consumer.options.shards": "--shards",
 }
+FAULTS_SHOWN_MAX = 50
+"""Faults that one command shows; of others their number is shown."""
+
 _REQUEST = re.compile(r"(?:requests|registrations)\[(\d+)\]\.")
 
 
@@ -80,8 +83,12 @@ def show_error(error: IscpError, output: str, *, lines: bool = False) -> None:
 
     With `lines`, what is wrong may be said in several, as it is in the words of nobody else.
     """
-    for each in (error, *error.others):
+    faults = (error, *error.others)
+    for each in faults[:FAULTS_SHOWN_MAX]:
         _show_one(each, output, lines)
+    if (left := len(faults) - FAULTS_SHOWN_MAX) > 0:
+        about, remedy = f"{left} more faults are not shown", "Correct those that are"
+        _show_one(IscpError(about, about=error.field, remedy=remedy, code=error.code), output, lines)
 
 
 def _show_one(error: IscpError, output: str, lines: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from iscp.cli.shell.error_words import option_of
+from iscp.cli.shell.error_words import FAULTS_SHOWN_MAX, option_of
 from tests.fakes.admin import MISSING, FakeAdmin
 
 Run = Callable[..., Result]
@@ -103,3 +103,11 @@ def test_all_that_is_refused_of_a_file_is_named_at_once(run: Run) -> None:
     told = run("job", "register", "-f", "-", stdin=jobs)
     fields = [line for line in told.stderr.splitlines() if line.startswith("  field: ")]
     assert (told.exit_code, fields) == (1, ["  field: <stdin>[1].table", "  field: <stdin>[3].table"])
+
+
+def test_of_very_many_faults_some_are_shown_and_how_many_more_there_are(run: Run) -> None:
+    jobs = "\n".join(f"- {{table: /t, name: n{number}}}" for number in range(FAULTS_SHOWN_MAX + 7))
+    told = run("job", "register", "-f", "-", stdin=jobs)
+    shown = [line for line in told.stderr.splitlines() if line.startswith("error: ")]
+    assert len(shown) == FAULTS_SHOWN_MAX + 1
+    assert shown[-1] == "error: 7 more faults are not shown"
