@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from iscp.adapters.delta.log.commits import read_commit
 from iscp.adapters.delta.log.deletion_vectors import read_vector
 from iscp.adapters.delta.log.live_files import (
     NotReadableHere,
@@ -20,6 +21,7 @@ from iscp.adapters.delta.log.live_files import (
     load_plain_state,
     load_state_here,
 )
+from iscp.adapters.delta.log.live_paths import LivePaths
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.core.sql.sql_names import WEIGHT
@@ -109,3 +111,20 @@ def test_the_last_action_of_a_file_counts_that_no_other_takes_back(
     commit_path(uri, 12).write_text(json.dumps({"future": {}}))
     with pytest.raises(NotReadableHere):
         load_state_here(uri, 12)
+
+
+def test_a_process_that_begins_behind_a_checkpoint_goes_on_with_the_table(
+    tmp_path: Path, states: dict[int, TableState]
+) -> None:
+    uri = str(tmp_path)
+    DeltaTable(uri).create_checkpoint()
+    writer, weights = BagWriter(uri, load_state=load_state_here), {90: -1, 50: -1, 100: 1}
+    assert writer.marks_rows(9)
+    rows = pa.table({"id": pa.array([*weights]), WEIGHT: pa.array([*weights.values()], pa.int64())})
+    assert writer.change(rows, tag(10)) == 3
+    commits = [commit for version in range(1, 11) if (commit := read_commit(uri, version)) is not None]
+    assert LivePaths(list_files_here).find_odd(uri, 9, commits[-1:]) is None
+    assert LivePaths(list_files_here).find_odd(uri, 3, commits[3:]) is None
+    held = pa.table(QueryBuilder().register("t", DeltaTable(uri)).execute("SELECT id FROM t").read_all())
+    there = {number * 10 + each for number in range(1, 10) for each in range(4)} | {100}
+    assert sorted(held["id"].to_pylist()) == sorted(there - {10, 90, 50, *(each * 10 + 1 for each in range(1, 8))})
