@@ -77,13 +77,13 @@ def assert_followed(found: dict[str, Any]) -> None:
 
 def test_jobs_are_kept_on_a_users_session_and_nothing_of_it_changes(tmp_path: Path) -> None:
     acts: list[dict[str, Any]] = [
+        {"act": "give"},
         {"act": "follow", "by_iscp": True},
         {"act": "kill", "by_iscp": True},
-        {"act": "give"},
         {"act": "give", "by_iscp": True, "conf": {DEFAULT_FILES: "hdfs://nowhere:1/"}},
         {"act": "stopped", "by_iscp": True},
     ]
-    followed, killed, bare, elsewhere, stopped = play(tmp_path, acts, jars=[*delta_of_users(), iscp.spark_jar()])
+    bare, followed, killed, elsewhere, stopped = play(tmp_path, acts, jars=[*delta_of_users(), iscp.spark_jar()])
     assert_followed(followed)
     assert killed["said"] == {"iscp": "cancelled", "user": "done"}
     assert killed["zone"] == "UTC"  # as on nodes, whatever the user has set for their own session
@@ -98,7 +98,7 @@ def test_jobs_are_kept_on_a_users_session_and_nothing_of_it_changes(tmp_path: Pa
 
 def test_a_session_without_the_jar_is_refused_with_all_lines(tmp_path: Path) -> None:
     (refused,) = (each["refused"] for each in play(tmp_path, [{"act": "give"}], jars=delta_of_users()))
-    assert "iscp's jar on the class path (none is there)" in refused
+    assert "iscp's jar on the class path (none is beside Delta's)" in refused
     jars = ",".join([*delta_of_users(), iscp.spark_jar()])
     assert lines(refused) == {JARS: jars, **{n: v for n, v in SESSION_NEEDS.items() if n not in S3_NEEDS}}
     assert FILE_NEEDS.keys() <= lines(refused).keys()
@@ -129,8 +129,8 @@ def test_executors_have_the_jar_or_are_refused(tmp_path: Path) -> None:
     acts: list[dict[str, Any]] = [{"act": "follow", "by_iscp": True}]
     (followed,) = play(with_jar, acts, jars=[*jars, iscp.spark_jar()], master=cluster)
     assert_followed(followed)
-    # On the class path of the driver alone.
-    conf = {"spark.driver.extraClassPath": iscp.spark_jar()}
+    # On the class path of the driver alone, where Delta's jars have to be beside it.
+    conf = {"spark.driver.extraClassPath": os.pathsep.join([*jars, iscp.spark_jar()])}
     (found,) = play(without, [{"act": "give", "by_iscp": True}], jars=jars, master=cluster, conf=conf)
     assert "executors without iscp's jar" in found["refused"]
-    assert lines(found["refused"]) == {JARS: iscp.spark_jar()}
+    assert lines(found["refused"]) == {JARS: ",".join([*jars, iscp.spark_jar()])}

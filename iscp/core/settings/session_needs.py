@@ -121,9 +121,8 @@ def _require_versions(facts: SessionFacts) -> None:
 def _faults(facts: SessionFacts, jar: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield what is missing in words, with the setting and its value that add it."""
     if facts.jar is not JarState.OURS:
-        is_there = "none" if facts.jar is JarState.ABSENT else "that of another version"
-        others = [each for each in _listed(facts.conf.get(JARS, "")) if not each.endswith(_name(jar))]
-        yield f"iscp's jar on the class path ({is_there} is there)", (JARS, ",".join([*others, jar]))
+        found = "none is beside Delta's" if facts.jar is JarState.ABSENT else "that of another version is there"
+        yield f"iscp's jar on the class path ({found})", (JARS, with_jar(facts.conf.get(JARS, ""), jar))
     extensions = _listed(facts.conf.get(EXTENSIONS, ""))
     if DELTA_EXTENSION not in extensions:
         yield f"Delta's extension ({EXTENSIONS})", (EXTENSIONS, ",".join([*extensions, DELTA_EXTENSION]))
@@ -137,12 +136,14 @@ def _faults(facts: SessionFacts, jar: str) -> Iterator[tuple[str, tuple[str, str
         yield f"local files for paths without a scheme ({DEFAULT_FILES} is {files})", (DEFAULT_FILES, "file:///")
 
 
+def with_jar(jars: str, jar: str) -> str:
+    """Return the setting of jars with this one, in the place of others of its name."""
+    name = jar.rpartition("/")[2]
+    return ",".join([*(each for each in _listed(jars) if each.rpartition("/")[2] != name), jar])
+
+
 def _listed(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _minor(version: str) -> str:

@@ -21,6 +21,7 @@ from iscp.core.settings.session_needs import (
     JarState,
     SessionFacts,
     require_session,
+    with_jar,
 )
 from iscp.core.values.errors import ConfigurationError, EngineError, InvalidRequest
 from iscp.core.values.extras import DISTRIBUTION
@@ -36,6 +37,7 @@ KILLED_JOBS_MAX = 100
 _OWN_GROUPS = "iscp-"
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _HADOOP = "spark.hadoop."
+_NOT_FOUND = ("ClassNotFoundException", "NoClassDefFoundError")
 
 
 def spark_jar() -> str:
@@ -150,11 +152,12 @@ class GivenSpark:
             except Py4JJavaError as fault:
                 if "ClassNotFoundException" not in str(fault):
                     raise EngineError(f"an executor of the session ran no task: {fault.java_exception}") from fault
+                jars = with_jar(self._spark.sparkContext.getConf().get(JARS) or "", spark_jar())
                 raise InvalidRequest(
                     "has executors without iscp's jar",
                     field="spark",
                     remedy="Stop the session, and make one with this line before .getOrCreate(), which gives it to "
-                    f'executors too:\n  .config("{JARS}", "{spark_jar()}")',
+                    f'executors too:\n  .config("{JARS}", "{jars}")',
                 ) from fault
 
 
@@ -225,7 +228,10 @@ def _jar_state(jvm: Any) -> JarState:
     if (found := _load(jvm, LOG_STORE)) is None:
         return JarState.ABSENT
     digest = jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex
-    there = found.getProtectionDomain().getCodeSource().getLocation().openStream()
+    source = found.getProtectionDomain().getCodeSource()
+    if source is None:  # no class loader of Java's own has made it of a jar
+        return JarState.OTHER
+    there = source.getLocation().openStream()
     try:
         same = digest(there) == hashlib.sha256(Path(spark_jar()).read_bytes()).hexdigest()
     finally:
@@ -234,13 +240,13 @@ def _jar_state(jvm: Any) -> JarState:
 
 
 def _load(jvm: Any, name: str) -> Any:
-    """Return the class of this name, or None where the JVM has none."""
+    """Return the class of this name, or None where the JVM has none, or does not find what it is made of beside it."""
     from py4j.protocol import Py4JJavaError
 
     try:
         return jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError as fault:
-        if "ClassNotFoundException" not in str(fault.java_exception.getClass().getName()):
+        if not str(fault.java_exception.getClass().getName()).endswith(_NOT_FOUND):
             raise
         return None
 
