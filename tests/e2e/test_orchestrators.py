@@ -19,8 +19,6 @@ from iscp.cli.demo.lake import read
 from tests.environments import environment
 from tests.notebook import run_notebook
 
-pytestmark = pytest.mark.spark
-
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 ORCHESTRATORS = EXAMPLES / "orchestrators"
@@ -84,6 +82,7 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(root)
 
 
+@pytest.mark.spark
 def test_the_notebook_without_a_cluster_runs(tmp_path: Path) -> None:
     """Its cells, without Jupyter."""
     made = run_notebook(EXAMPLES / "local.ipynb", {"LAKE": str(tmp_path)})
@@ -92,6 +91,7 @@ def test_the_notebook_without_a_cluster_runs(tmp_path: Path) -> None:
     assert sorted(row["total"] for row in read(f"{tmp_path}/totals").to_pylist()) == [10, 30, 135]
 
 
+@pytest.mark.spark
 @pytest.mark.further  # each time: the cells without Jupyter, above
 def test_the_notebook_without_a_cluster_runs_in_jupyter(shop: Shop) -> None:
     """Jupyter and its kernel are in their own environment, in which what iscp needs can be imported too."""
@@ -109,6 +109,7 @@ def test_the_notebook_without_a_cluster_runs_in_jupyter(shop: Shop) -> None:
     assert "[True, True]" in said
 
 
+@pytest.mark.spark
 @pytest.mark.full  # each time: tests of a manifest's models, in tests/unit/cli/view and tests/e2e
 def test_models_of_dbt_are_kept_after_dbt_has_run(shop: Shop) -> None:
     dbt, target = environment("dbt") / "dbt", Path(shop.lake, "target")
