@@ -5,23 +5,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
+from tests.environments import environment
 
 PROJECT = Path(__file__).parent / "data" / "dbt"
 GOLDEN = PROJECT / "manifest.json"
-REQUIREMENTS = PROJECT / "requirements.txt"
-INSTALL_MAX_S, COMPILE_MAX_S = 600.0, 300.0
-"""Seconds that the installation of dbt, and one `dbt compile`, may take."""
+COMPILE_MAX_S = 300.0
+"""Seconds that one `dbt compile` may take."""
 
 DBT = "from dbt.cli.main import cli; cli()"
 _LEFT_OUT = ("macros", "docs")
@@ -33,9 +30,9 @@ _OF_ONE_RUN = ("generated_at", "invocation_id", "invocation_started_at", "run_st
 def compiled(project: Path, directory: Path) -> Path:
     """Return the manifest that `dbt compile` makes of a copy of the project in `directory`.
 
-    Raises CalledProcessError with what pip or dbt says.
+    Raises CalledProcessError with what dbt says.
     """
-    python = _python()
+    python = environment("dbt") / "python"
     shutil.copytree(project, directory, ignore=shutil.ignore_patterns("manifest.json"), dirs_exist_ok=True)
     environ = os.environ | {"DBT_SEND_ANONYMOUS_USAGE_STATS": "false", "DBT_PROFILES_DIR": str(directory)}
     _run([str(python), "-c", DBT, "compile", "--no-version-check"], COMPILE_MAX_S, directory, environ)
@@ -51,20 +48,6 @@ def lasting(manifest: dict[str, Any]) -> dict[str, Any]:
     for source in found["sources"].values():
         source.pop("created_at", None)
     return found
-
-
-def _python() -> Path:
-    """Return the Python of a venv with what is required, which is made once for each content of REQUIREMENTS."""
-    mark = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
-    venv = default_cache_dir(os.environ) / f"dbt-{mark}"
-    python, done = venv / "bin" / "python", venv / ".installed"
-    if not done.exists():
-        shutil.rmtree(venv, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(venv)], INSTALL_MAX_S)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, "-r", str(REQUIREMENTS)], INSTALL_MAX_S)
-        done.touch()
-    return python
 
 
 def _run(
