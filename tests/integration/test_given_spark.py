@@ -120,19 +120,22 @@ def test_a_jar_of_another_version_and_a_session_without_delta_are_refused(tmp_pa
     assert "has no Delta on its class path" in found["refused"]
 
 
+CLUSTER = "local-cluster[1,1,1024]"
+"""Executors are processes of their own there, as on a standalone cluster."""
+
+
 @pytest.mark.further  # each time: a local master, above
-def test_executors_have_the_jar_or_are_refused(tmp_path: Path) -> None:
-    """Executors are processes of their own here, as on a standalone cluster."""
-    with_jar, without = tmp_path / "with", tmp_path / "without"
-    with_jar.mkdir()
-    without.mkdir()
-    cluster = "local-cluster[1,1,1024]"
-    jars = delta_of_users()
+def test_executors_that_have_the_jar_keep_jobs(tmp_path: Path) -> None:
     acts: list[dict[str, Any]] = [{"act": "follow", "by_iscp": True}]
-    (followed,) = play(with_jar, acts, jars=[*jars, iscp.spark_jar()], master=cluster)
+    (followed,) = play(tmp_path, acts, jars=[*delta_of_users(), iscp.spark_jar()], master=CLUSTER)
     assert_followed(followed)
+
+
+@pytest.mark.further  # each time: the jar that the driver lacks, above
+def test_executors_without_the_jar_are_refused(tmp_path: Path) -> None:
+    jars = delta_of_users()
     # On the class path of the driver alone, where Delta's jars have to be beside it.
     conf = {"spark.driver.extraClassPath": os.pathsep.join([*jars, iscp.spark_jar()])}
-    (found,) = play(without, [{"act": "give", "by_iscp": True}], jars=jars, master=cluster, conf=conf)
+    (found,) = play(tmp_path, [{"act": "give", "by_iscp": True}], jars=jars, master=CLUSTER, conf=conf)
     assert "executors without iscp's jar" in found["refused"]
     assert lines(found["refused"]) == {JARS: ",".join([*jars, iscp.spark_jar()])}
