@@ -112,12 +112,13 @@ def test_the_notebook_without_a_cluster_runs_in_jupyter(shop: Shop) -> None:
 @pytest.mark.spark
 @pytest.mark.full  # each time: tests of a manifest's models, in tests/unit/cli/view and tests/e2e
 def test_models_of_dbt_are_kept_after_dbt_has_run(shop: Shop) -> None:
-    dbt, target = environment("dbt") / "dbt", Path(shop.lake, "target")
+    dbt, target, derived = environment("dbt") / "dbt", Path(shop.lake, "target"), Path(shop.lake, "derived")
+    derived.mkdir()
 
     def run() -> dict[str, Any]:
         shop.run(dbt, "run", "--profiles-dir", ".", "--target-path", target, "--log-path", f"{shop.lake}/logs",
                  cwd=ORCHESTRATORS / "dbt")  # fmt: skip
-        options = ("--table", f"orders={shop.orders}", "--target-root", f"{shop.lake}/derived", "--output", "json")
+        options = ("--table", f"orders={shop.orders}", "--target-root", str(derived), "--output", "json")
         said = shop.run(shop.iscp, "run", target / "manifest.json", *options)
         return {each["name"]: each for each in map(json.loads, said.splitlines())}
 
@@ -129,7 +130,7 @@ def test_models_of_dbt_are_kept_after_dbt_has_run(shop: Shop) -> None:
         {"customer": "c1", "total": 61 + 63 + 65, "orders": 3},
     ]
     assert [row["customer"] for row in shop.rows("derived/best_customers", "customer")] == ["c0", "c1"]
-    assert not Path(shop.lake, "derived/paid_orders").exists()
+    assert not (derived / "paid_orders").exists()
 
 
 @pytest.mark.full  # each time: `iscp run` itself, in tests/e2e
