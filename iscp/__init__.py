@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from iscp import aio, changefeed, errors, types, views
-    from iscp.adapters.delta.spark.given_spark import spark_conf, spark_jar
+    from iscp.adapters.delta.sessions.given_spark import spark_conf, spark_jar
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
     from iscp.lake.local_job import LocalJob
@@ -36,8 +36,8 @@ _PLACES = {
     "local": "iscp.lake.local_lake",
     "search": "iscp.index.search.search_library",
     "search_frame": "iscp.index.search.search_library",
-    "spark_conf": "iscp.adapters.delta.spark.given_spark",
-    "spark_jar": "iscp.adapters.delta.spark.given_spark",
+    "spark_conf": "iscp.adapters.delta.sessions.given_spark",
+    "spark_jar": "iscp.adapters.delta.sessions.given_spark",
 }
 """All others are packages."""
 

@@ -9,8 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from iscp import __version__
+from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
-from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.storage.action_paths import REACH
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.adapters.system.clock import SystemClock

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark
+from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import property_setter
 from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
-from iscp.adapters.delta.spark.deferred_spark import DeferredEngine, DeferredSpark
-from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.core.job.target_state import TargetLog
 from iscp.index.lance.version_probe import VersionProbe

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.trigger_registry import TriggerRegistry

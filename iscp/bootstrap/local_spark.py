@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.scratch_directory import scratch_directory
 from iscp.core.settings.config import NodeConfig

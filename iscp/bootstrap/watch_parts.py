@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 
 from iscp.adapters.delta.log.directory_notices import DirectoryNotices
+from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.iteration_parts import LOG_PROBES, TableAccess
 from iscp.coordination.schedule.schedule_events import JobCommitted

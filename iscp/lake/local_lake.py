@@ -44,7 +44,7 @@ def local(spark: SparkSession | None = None, *, config: str | Path | None = None
     settings = local_settings(Path(config) if config is not None else None)
     if spark is None:
         return Lake(LocalEngine(config=settings))
-    from iscp.adapters.delta.spark.given_spark import GivenSpark
+    from iscp.adapters.delta.sessions.given_spark import GivenSpark
 
     given = GivenSpark(spark)
     if settings.storage.s3.used:

@@ -20,7 +20,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 import iscp
-from iscp.adapters.delta.spark.given_spark import GivenSpark
+from iscp.adapters.delta.sessions.given_spark import GivenSpark
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.cli.demo.lake import read
 from iscp.core.values.errors import EngineError, InvalidRequest

@@ -14,13 +14,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import Commit, read_commit
+from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.system.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import iscp
-from iscp.adapters.delta.spark.given_spark import GivenSpark
+from iscp.adapters.delta.sessions.given_spark import GivenSpark
 from iscp.adapters.delta.spark.jars import log_store_jar
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings, default_conf
 from iscp.adapters.delta.storage.s3_settings import s3_conf

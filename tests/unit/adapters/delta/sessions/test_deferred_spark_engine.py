@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.adapters.delta.spark.deferred_spark import DeferredEngine, DeferredSpark
+from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark
 from tests.fakes.late_spark import FakeSpark
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.core.values.errors import EngineError, Unavailable
 from tests.fakes.late_spark import FakeSession, FakeSpark
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from iscp.adapters.delta.spark.spark_access import SparkAccess
+    from iscp.adapters.delta.sessions.spark_access import SparkAccess
     from iscp.adapters.delta.spark.spark_engine import SparkEngine
 
 
