@@ -16,6 +16,7 @@ from iscp.cli.shell.arguments import DURATION, anywhere_output
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import ConfigurationError
 
 
 @click.command()
@@ -37,7 +38,13 @@ def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> Non
     from iscp.bootstrap.settings import load_settings
     from iscp.runtime.access.token_service import create_token
 
-    config, clock = load_settings(file, os.environ), SystemClock()
+    try:
+        config, clock = load_settings(file, os.environ), SystemClock()
+    except ConfigurationError as error:
+        if error.field:
+            raise
+        remedy = "Give the configuration of a node by --config, or its variables"  # several settings are wrong
+        raise ConfigurationError(error.message, about="--config", remedy=remedy) from error
     account = config.security.cluster_account
     with EtcdClient(EtcdSettings.of(config.etcd), clock) as etcd:
         store = EtcdTokens(etcd, Keys(config.etcd_prefix), account)

@@ -58,3 +58,10 @@ def test_the_first_token_is_made_in_the_new_place_and_in_the_old_one(config: Pat
 def test_the_old_place_is_shown_no_more() -> None:
     assert "bootstrap" in CliRunner().invoke(cli, ["token", "--help"]).stdout
     assert "token" not in CliRunner().invoke(iscp, ["--help"]).stdout
+
+
+def test_without_a_configuration_it_is_said_what_to_give() -> None:
+    told = CliRunner().invoke(cli, ["token", "bootstrap"])
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "node_id is missing" in told.stderr
+    assert "\n  field: --config\n  remedy: Give the configuration of a node by --config" in told.stderr
