@@ -96,6 +96,7 @@ class Shell:
         config = str(self.home / ".config")
         home = str(self.home)
         self.environ = {"HOME": home, "XDG_CONFIG_HOME": config, "ISCP_ENDPOINT": self.node.address, "COLUMNS": "200"}
+        self.environ |= {"VISUAL": "true"}  # an editor that waits for nobody
 
     def run(self, program: str, argv: Sequence[str]) -> Said:
         status: Any = 0
