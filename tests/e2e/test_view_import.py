@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.dbt_project import GOLDEN, PROJECT, compiled, lasting
-from tests.e2e.evidence import Answer, admin
+from tests.e2e.evidence import admin
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read
 
 VIEWS = ("orders_by_day", "paid_orders", "revenue_by_country")
+CUSTOMERS = {1: "fr", 2: "de", 3: "fr"}
+ISCP = str(Path(sys.executable).parent / "iscp")
+RUN_WAIT_S = 300.0
 
 
 def orders(*rows: tuple[int, int, int, int, str | None, str]) -> pa.Table:
@@ -44,32 +51,68 @@ def expected(source: str, customers: dict[int, str]) -> dict[str, Counter[tuple[
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """The tables that the project's models read, and the directory of its targets."""
+
+    orders: str
+    customers: str
+    derived: str
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        tables = ("--table", f"orders={self.orders}", "--table", f"customers={self.customers}")
+        return (str(PROJECT), *tables, "--target-root", self.derived)
+
+    def change(self) -> None:
+        append(self.orders, orders((3, 3, 8, 1001, None, "paid"), (4, 2, 8, 5, "y", "paid")))
+        delete(self.orders, "id = 2")
+
+    def assert_right(self) -> None:
+        wanted = expected(self.orders, CUSTOMERS)
+        for name in VIEWS:
+            found = Counter(tuple(row.values()) for row in read(str(Path(self.derived) / name)).to_pylist())
+            assert found == wanted[name], name
+
+
+def shop(lake: Path, derived: str) -> Shop:
+    found = Shop(str(lake / "orders"), str(lake / "customers"), derived)
+    cdf = {"delta.enableChangeDataFeed": "true"}
+    rows = orders((1, 1, 7, 250, None, "paid"), (2, 2, 7, 199, "x", "open"))
+    write_deltalake(found.orders, rows, configuration=cdf)
+    countries = pa.table({"id": list(CUSTOMERS), "country": list(CUSTOMERS.values())})
+    write_deltalake(found.customers, countries, configuration=cdf)
+    return found
+
+
 def test_a_project_that_dbt_has_compiled_is_imported_and_followed(cluster: Cluster) -> None:
     """Every name in its queries has three parts in quotes, as DuckDB's adapter writes them."""
     cluster.start()
-    customers = {1: "fr", 2: "de", 3: "fr"}
-    table = cluster.table("orders", orders((1, 1, 7, 250, None, "paid"), (2, 2, 7, 199, "x", "open")))
-    others = cluster.table("customers", pa.table({"id": list(customers), "country": list(customers.values())}))
-
-    def imported(*options: str) -> Answer:
-        tables = ("--table", f"orders={table}", "--table", f"customers={others}")
-        return admin(
-            cluster.endpoint, "view", "import", str(PROJECT), *tables, "--target-root", cluster.derived, *options
-        )
-
-    first = imported("-o", "json").json
+    made = shop(cluster.lake, cluster.derived)
+    first = admin(cluster.endpoint, "view", "import", *made.arguments, "-o", "json").json
     assert (first["counts"]["create"], first["refused"]) == (3, [])
-    assert imported("-o", "json").json["counts"] == {"create": 0, "update": 0, "resync": 0, "unchanged": 3, "delete": 0}
-    append(table, orders((3, 3, 8, 1001, None, "paid"), (4, 2, 8, 5, "y", "paid")))
-    delete(table, "id = 2")
+    again = admin(cluster.endpoint, "view", "import", *made.arguments, "-o", "json").json
+    assert again["counts"] == {"create": 0, "update": 0, "resync": 0, "unchanged": 3, "delete": 0}
+    made.change()
     for name in VIEWS:
-        job = next(each for each in cluster.client.views(name))
+        (job,) = cluster.client.views(name)
         cluster.client.wait(job.table, name, timeout_s=SETTLE_WAIT_S)
-    wanted = expected(table, customers)
-    for name in VIEWS:
-        found = Counter(tuple(row.values()) for row in read(str(Path(cluster.derived) / name)).to_pylist())
-        assert found == wanted[name], name
         assert admin(cluster.endpoint, "view", "explain", name).status == 0
+    made.assert_right()
+
+
+def test_a_project_that_dbt_has_compiled_is_kept_without_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "derived").mkdir()
+    made = shop(tmp_path, str(tmp_path / "derived"))
+    for changes in (False, True):
+        if changes:
+            made.change()
+        run = subprocess.run(
+            [ISCP, "run", *made.arguments], capture_output=True, text=True, check=False, timeout=RUN_WAIT_S
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert "warning: the queries are written for Spark, from those for duckdb" in run.stderr
+        made.assert_right()
 
 
 @pytest.mark.full  # test_a_project_that_dbt_has_compiled_is_imported_and_followed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from iscp.cli.job.job_file import SUFFIXES, read_paths
 from iscp.cli.view.spark_pipeline import PIPELINE_FILES
 from iscp.cli.view.sql_files import SQL_SUFFIX, read_statements
-from iscp.cli.view.view_apply import read_project, warn_of_ignored
+from iscp.cli.view.view_apply import read_project, warn_of_ignored, warn_of_project
 from iscp.cli.view.view_order import wanted_jobs
 from iscp.core.run.wanted import Wanted
 from iscp.core.values.argument_checks import Refusals
@@ -40,6 +40,8 @@ def read_run_files(
         with refusals.collect():
             if _is_project(path):
                 found = read_project(path)
+                if not quiet:
+                    warn_of_project(found)
                 statements += found.views
                 aliases |= found.aliases
             elif path.endswith(SQL_SUFFIX):

@@ -73,10 +73,7 @@ def import_views(invocation: Invocation, /, project: str, **options: Any) -> Non
     """
     found = read_project(project)
     if invocation.output != "json":
-        for each in found.left_out:
-            say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
-        if found.views and found.rewritten:
-            say(one_line(f"warning: the queries are written for Spark, from those for {found.rewritten}"), err=True)
+        warn_of_project(found)
     if not found.views:
         raise InvalidRequest(
             f"holds no view that can be taken over ({len(found.left_out)} are left out)",
@@ -120,6 +117,14 @@ def jobs_of_statements(
     if invocation.output != "json":
         warn_of_ignored(statements)
     return wanted
+
+
+def warn_of_project(found: ImportedViews) -> None:
+    """Say on stderr what of a project is left out, and whether its queries are written otherwise here."""
+    for each in found.left_out:
+        say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
+    if found.views and found.rewritten:
+        say(one_line(f"warning: the queries are written for Spark, from those for {found.rewritten}"), err=True)
 
 
 def warn_of_ignored(statements: Sequence[Statement]) -> None:
