@@ -14,13 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import iscp
-from iscp.adapters.grpc.access.admin_servicer import HISTORY_LIMIT_MAX
+from iscp.adapters.grpc.access.admin_servicer import DEAD_LETTERS_LIMIT, DEAD_LETTERS_MAX, HISTORY_LIMIT_MAX
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.tls.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
-from iscp.core.api.api_views import Action
+from iscp.core.api.api_views import Action, LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobState, Reason
 from iscp.core.job.verification import Comparison, Sample
 from iscp.core.settings.wait_bounds import WaitBounds
@@ -199,6 +199,18 @@ def test_history_is_newest_first_and_limited(client: Client, service: FakeAdmin)
     assert [entry.to_version for entry in client.history("/t", "a", limit=3)] == [4, 3, 2]
     with pytest.raises(core.InvalidRequest, match="limit"):
         client.history("/t", "a", limit=HISTORY_LIMIT_MAX + 1)
+
+
+def test_rows_left_out_arrive_as_they_are_and_few(client: Client, service: FakeAdmin) -> None:
+    client.register("/t", "a", target="/copy")
+    columns = {"id": 1, "none": None, "nested": {"a": [1, "ü"]}, "half": "\ud800", "big": 2**70}
+    service.left_out = LeftOutRows(tuple(LeftOutRow(columns, f"why {n}") for n in range(50)), "/copy_dead_letter")
+    assert client.dead_letters("/t", "a", limit=50) == service.left_out
+    assert len(client.dead_letters("/t", "a").rows) == DEAD_LETTERS_LIMIT
+    with pytest.raises(core.InvalidRequest, match="limit"):
+        client.dead_letters("/t", "a", limit=DEAD_LETTERS_MAX + 1)
+    with pytest.raises(core.JobNotFound):
+        client.dead_letters("/t", "nobody")
 
 
 def test_the_cluster_is_reported_whole(client: Client, service: FakeAdmin) -> None:
