@@ -7,7 +7,7 @@ to see it before, while the job can still be repaired or the retention raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api.api_views import JobView
@@ -55,6 +55,7 @@ class RetentionWatch:
         self._views = views
         self._catalog = catalog
         self._places = places
+        self._clock = clock
         self._reads = TargetReads(places, READ_S, "iscp-retention")
         self._known: Mapping[str, float] = {}
         self._thread = PacedThread("iscp-retention-watch", self.turn, clock, EVERY_S, threads)
@@ -91,7 +92,7 @@ class RetentionWatch:
 
     def _lagging(self) -> Sequence[JobRow]:
         """Return a row of each job that lags, those that lag most first."""
-        rows = self._owner.current_writer().read(_built)
+        rows = self._owner.current_writer().read(_applied_before(self._clock.now_s() - LAG_MIN_S))
         lags = {view.job_id: view.lag_s for view in self._views.of(rows) if _falls_behind(view)}
         return sorted((row for row in rows if row.job_id in lags), key=lambda row: lags[row.job_id], reverse=True)
 
@@ -106,8 +107,14 @@ class RetentionWatch:
             found[uri] = known_s
 
 
-def _built(book: JobBook) -> list[JobRow]:
-    return [row for row in book.rows() if row.drop_at_s is None and row.watermark.version >= 0]
+def _applied_before(at_s: float) -> Callable[[JobBook], list[JobRow]]:
+    """Return what reads the jobs that may lag since then: no job lags by more than its watermark is old."""
+
+    def read(book: JobBook) -> list[JobRow]:
+        rows = (row for row in book.rows() if row.drop_at_s is None)
+        return [row for row in rows if row.watermark.version >= 0 and row.watermark.at_s <= at_s]
+
+    return read
 
 
 def _falls_behind(view: JobView) -> bool:

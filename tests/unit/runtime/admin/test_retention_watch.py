@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.retention_watch import LAG_MIN_S, RetentionWatch
 from tests.fakes.catalog import FakeCatalog
-from tests.fakes.desk import TABLE, Desk
+from tests.fakes.clock import FakeClock
+from tests.fakes.desk import TABLE, Desk, X
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
@@ -43,7 +45,9 @@ def watched(desk: Desk, catalog: RetainingCatalog, lag_s: float, places: PlaceGu
     job = desk.running()
     desk.reach(job, 5)
     views = JobViews(desk.world.owner, desk.nodes, lambda name: FakeKind(), desk.world.clock, ProbeConfig())
-    watch = RetentionWatch(desk.world.owner, LaggingViews(views, lag_s), catalog, places, desk.world.clock)  # type: ignore[arg-type]
+    clock = FakeClock(desk.admin.status(X).applied_at_s + lag_s)
+    lagging: Any = LaggingViews(views, lag_s)
+    watch = RetentionWatch(desk.world.owner, lagging, catalog, places, clock)
     watch.turn()
     return watch
 
