@@ -14,7 +14,9 @@ from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
 from iscp.adapters.delta.log.nested_tables import logs_at, table_around
 from iscp.adapters.delta.log.table_features import target_fault
-from iscp.adapters.delta.source.arrow_read import Shape
+from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
+from iscp.adapters.delta.rows.plain_condition import passing_rows
+from iscp.adapters.delta.source.arrow_read import Shape, has_special_texts
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -22,6 +24,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.table_place import missing_parent
+from iscp.adapters.system.late_imports import T
 from iscp.core.job.target_state import TargetLog
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.column_identity import void_fields
@@ -146,7 +149,9 @@ class DeltaCatalog:
             )
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
-        return self._analysis.condition_fault(table.schema_json, condition) if self._analysis else ""
+        if self._analysis is None or _is_plain(condition, table.schema_json):
+            return ""
+        return self._analysis.condition_fault(table.schema_json, condition)
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
         if self._analysis is None:
@@ -282,3 +287,13 @@ def _applied_by(user_metadata: str) -> str:
 
 def _type_name(given: str | dict[str, Any]) -> str:
     return given if isinstance(given, str) else str(given["type"])
+
+
+def _is_plain(condition: str, schema_json: str) -> bool:
+    """Return whether a condition on rows of this schema is decided without Spark, which takes all such conditions."""
+    fields = [
+        field for field in json.loads(schema_json)["fields"] if not has_special_texts([field.get("metadata") or {}])
+    ]
+    each = [T.StructType.fromJson({"type": "struct", "fields": [{**field, "metadata": {}}]}) for field in fields]
+    plain = T.StructType([field for schema in each if fits_arrow(schema, ()) for field in schema.fields])
+    return passing_rows(arrow_schema(plain).empty_table(), condition) is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.delta_catalog import SINK_COMMITS_MAX, DeltaCatalog
 from iscp.adapters.delta.storage.files import names_below
 from iscp.core.job.target_state import TargetLog
+from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
 from tests.fakes.commit_files import commit_path
 
@@ -283,3 +285,30 @@ def test_a_table_that_deltalake_does_not_open_is_opened_by_spark_or_refused_by_i
         DeltaCatalog(by_spark=fails("the heap is full")).describe(uri)
     with pytest.raises(InvalidRequest, match="has no columns"):
         DeltaCatalog(by_spark=lambda *_: replace(shape, schema_json='{"type":"struct","fields":[]}')).describe(uri)
+
+
+class CountedAnalysis:
+    """Refuses every condition, and counts them."""
+
+    def __init__(self) -> None:
+        self.conditions: list[str] = []
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        raise AssertionError("no query is described here")
+
+    def condition_fault(self, schema_json: str, condition: str) -> str:
+        self.conditions.append(condition)
+        return "refused"
+
+
+def test_plain_conditions_need_no_analysis(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "v": ["x"], "at": pa.array([dt.date(2026, 1, 1)]), "m": [[1]]})
+    write_deltalake(f"{tmp_path}/t", rows)
+    analysis = CountedAnalysis()
+    catalog = DeltaCatalog(analysis=analysis)
+    table = catalog.describe(f"{tmp_path}/t")
+    for plain in ("ID > 3 AND v <> 'x'", "v IN ('a', 'b') OR id IS NULL", "at >= DATE '2026-01-01'"):
+        assert catalog.condition_fault(plain, table) == ""
+    others = ["length(v) > 1", "id = 'x'", "m IS NULL", "gone > 1", "current_date() > at"]
+    assert [catalog.condition_fault(each, table) for each in others] == ["refused"] * len(others)
+    assert analysis.conditions == others
