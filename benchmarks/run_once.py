@@ -190,13 +190,13 @@ class WarmSpark:
 
 def measure_small(root: Path, rows: int, runs: int) -> dict[str, object]:
     """Measure runs that have nothing to do, runs that have little, and the script that does what the replicas do."""
+    _make_directories(root, "lake", "ours", "alone", "script", "state")
     lake = Lake(root / "lake", rows)
     ours = job_file(root / "jobs.yaml", [*lake.replicas(root / "ours"), *lake.views(root / "ours")])
     replicas = job_file(root / "replicas.yaml", lake.replicas(root / "alone"))
     ten = job_file(root / "ten.yaml", [*lake.replicas(root / "ours")[:5], *lake.views(root / "ours")])
     script = root / "script.py"
     script.write_text(script_of(lake.replicas(root / "script"), root / "state"))
-    (root / "state").mkdir()
     for command in (iscp_run(ours), iscp_run(replicas), [sys.executable, str(script)]):
         run_process(command)  # what is built at first
     lake.change()
@@ -227,6 +227,7 @@ def measure_small(root: Path, rows: int, runs: int) -> dict[str, object]:
 
 def measure_views(root: Path, rows: int, runs: int) -> dict[str, object]:
     """Measure views by runs against a recomputation by an application of Spark that is warm."""
+    _make_directories(root, "lake", "ours", "theirs")
     lake = Lake(root / "lake", rows)
     file = job_file(root / "views.yaml", lake.views(root / "ours"))
     run_process(iscp_run(file))
@@ -263,6 +264,11 @@ def measure_first(root: Path) -> dict[str, object]:
         {"table": table, "name": "totals", "consumer": "view", "target": str(root / "totals"), "options": options},
     ]
     return {"first_s": round(run_process(iscp_run(job_file(root / "first.yaml", jobs))).seconds, 2)}
+
+
+def _make_directories(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).mkdir()
 
 
 def _compare(ours: Path, theirs: Path) -> None:
@@ -306,7 +312,7 @@ def main(runs: int, rows: int, big_rows: int, as_json: bool) -> None:
         parts.append(lambda root: measure_views(root, big_rows, runs))
     result: dict[str, object] = {"benchmark": "run_once", "cpus": os.cpu_count(), "runs": runs, "rows": rows}
     for part in parts:
-        root = Path(tempfile.mkdtemp(prefix="iscp-run-once-"))
+        root = Path(tempfile.mkdtemp(prefix="iscp-bench-once-"))
         try:
             result |= part(root)
         finally:
