@@ -25,7 +25,7 @@ from iscp.adapters.system.free_port import free_port
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.bootstrap.settings import to_toml
+from iscp.bootstrap.configuration.settings import to_toml
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.core.access.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig

@@ -42,10 +42,10 @@ from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.bootstrap.access_parts import compose_access
+from iscp.bootstrap.configuration.settings import load_settings
 from iscp.bootstrap.foundation import compose_places
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.settings import load_settings
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import (

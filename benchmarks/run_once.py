@@ -163,7 +163,7 @@ def job_file(path: Path, jobs: Sequence[dict[str, object]]) -> Path:
 
 
 class WarmSpark:
-    """An application of Spark that runs already, and computes a lake's views from all rows when it is told to."""
+    """An application of Spark that runs already, and computes a lake's views from all rows when it is called."""
 
     def __init__(self, lake: Lake, targets: Path) -> None:
         queries = [(*lake.query(number), f"{targets}/view{number}") for number in range(TABLES)]

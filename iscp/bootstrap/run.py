@@ -18,9 +18,9 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.open_files import files_needed, raise_open_files_limit
 from iscp.adapters.system.scratch_directory import scratch_directory
 from iscp.bootstrap.compose import compose
+from iscp.bootstrap.configuration.spark_settings import spark_settings
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
-from iscp.bootstrap.spark_settings import spark_settings
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.members import NODES_MAX
 from iscp.ports.engine import NO_DEATHS, JobDeaths

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from iscp.bootstrap.local_engine import LocalEngine
+from iscp.bootstrap.local.local_engine import LocalEngine
 from iscp.core.job.verification import VerifyReport
 from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.run.job_selection import JobSelection

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from iscp.adapters.delta.storage.s3_settings import enter_s3
-from iscp.bootstrap.local_engine import LocalEngine
-from iscp.bootstrap.local_settings import local_settings
+from iscp.bootstrap.local.local_engine import LocalEngine
+from iscp.bootstrap.local.local_settings import local_settings
 from iscp.cli.shell.arguments import absolute_table, absolute_target
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.run.job_selection import JobSelection

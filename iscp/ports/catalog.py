@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -130,6 +130,18 @@ class CommitProbe(LogProbe, Protocol):
 
         Reads the beginnings of their files, at most of so many as REPAIR_COMMITS_MAX, the newest of them.
         """
+
+
+class LogNotices(Protocol):
+    """Notices commits to tables. It may miss some, and notice what is none: a probe finds out in any case."""
+
+    def follow(self, table_uris: Collection[str]) -> None:
+        """Notice commits to these tables from now on, and to no others; those that it cannot follow are left to probes.
+
+        Each of them is noticed once, as there may have been a commit before.
+        """
+
+    def close(self) -> None: ...
 
 
 class TargetProbe(Protocol):

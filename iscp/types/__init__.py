@@ -36,7 +36,7 @@ from iscp.core.job.verification import Comparison, Sample, VerifyReport
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
 from iscp.core.run.run_forecast import Forecast, JobForecast
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.spec.spec import (
     ChangeMode,
     ConsumerSpec,
@@ -109,11 +109,11 @@ __all__ = [
     "Reason",
     "RegisterRequest",
     "RegisterResult",
+    "ResultState",
     "Role",
     "RunFields",
     "RunProgress",
     "RunResult",
-    "RunState",
     "Sample",
     "SearchAnswer",
     "SearchHit",

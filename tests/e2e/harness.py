@@ -36,7 +36,7 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import to_toml
+from iscp.bootstrap.configuration.settings import to_toml
 from iscp.cli.demo.check import differences
 from iscp.cli.demo.lake import read
 from iscp.cli.node.data_directory import Layout, Ports, choose_ports

@@ -15,7 +15,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys, snapshot_of
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import load_settings
+from iscp.bootstrap.configuration.settings import load_settings
 from iscp.core.api.api_views import JobView
 from tests.e2e.evidence import assert_feed_holds, assert_in_order
 from tests.e2e.harness import Job, append, delete, read, upsert

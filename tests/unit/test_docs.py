@@ -35,8 +35,8 @@ from iscp.adapters.etcd.builds.build_keys import (
 )
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.tokens.token_keys import TokenKeys
-from iscp.bootstrap.setting_variables import NOT_SETTINGS
-from iscp.bootstrap.settings import load_settings, variable
+from iscp.bootstrap.configuration.setting_variables import NOT_SETTINGS
+from iscp.bootstrap.configuration.settings import load_settings, variable
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli as iscp_admin
 from iscp.cli.job.job_file import read_jobs

@@ -104,7 +104,7 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | None]:
     """Return where the job log is, and the configuration that says so; None for an `iscp up` that has none any more."""
     from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.bootstrap.settings import load_settings
+    from iscp.bootstrap.configuration.settings import load_settings
 
     require_one_home(data, file)
     if data is not None:

@@ -35,7 +35,7 @@ def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> Non
     from iscp.adapters.etcd.tokens.token_store import EtcdTokens
     from iscp.adapters.etcd.values import EtcdSettings
     from iscp.adapters.system.clock import SystemClock
-    from iscp.bootstrap.settings import load_settings
+    from iscp.bootstrap.configuration.settings import load_settings
     from iscp.runtime.access.token_service import create_token
 
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import variable
+from iscp.bootstrap.configuration.settings import variable
 from iscp.cli.demo import flights
 from iscp.cli.demo.chaos import Chaos
 from iscp.cli.demo.flights import Day

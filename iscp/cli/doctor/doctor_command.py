@@ -140,7 +140,7 @@ def _read(file: Path) -> tuple[NodeConfig | None, dict[str, Examined]]:
     from iscp.core.values.errors import ConfigurationError
 
     try:
-        from iscp.bootstrap.settings import read_settings
+        from iscp.bootstrap.configuration.settings import read_settings
     except ImportError as error:
         return None, {"": fault("configuration", f"cannot be read: {error}", install_command())}
     try:

@@ -19,7 +19,7 @@ from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.bootstrap.settings import check_files, load_settings, to_toml, variable
+from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml, variable
 from iscp.cli.node.data_directory import Layout, Ports, data_faults, lack_of_room
 from iscp.cli.node.supervised_process import SupervisedProcess
 from iscp.cli.node.wait_notice import awaited_of

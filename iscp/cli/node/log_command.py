@@ -38,7 +38,7 @@ def repair(invocation: Invocation, /, data: Path | None, file: Path | None) -> N
     acknowledged, what it held is given up: the command says so.
     """
     from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.bootstrap.settings import load_settings
+    from iscp.bootstrap.configuration.settings import load_settings
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, marks_at, marks_of
 
@@ -67,7 +67,7 @@ def upgrade(invocation: Invocation, /, data: Path | None, file: Path | None) -> 
     from iscp.adapters.delta.joblog.log_format import upgrade_job_log
     from iscp.adapters.delta.joblog.log_schema import FORMAT
     from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.bootstrap.settings import load_settings
+    from iscp.bootstrap.configuration.settings import load_settings
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, refuse_earlier_nodes
 

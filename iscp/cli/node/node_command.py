@@ -8,7 +8,7 @@ from pathlib import Path
 
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging, log_uncaught
-from iscp.bootstrap.settings import check_files, load_settings
+from iscp.bootstrap.configuration.settings import check_files, load_settings
 
 
 def run(file: Path | None) -> int:

@@ -17,7 +17,7 @@ from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import load_settings
+from iscp.bootstrap.configuration.settings import load_settings
 from iscp.cli.node.data_directory import Layout
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError, Unavailable

@@ -21,7 +21,7 @@ from iscp.cli.view.view_options import TABLE_OPTION
 from iscp.core.values.errors import IscpError
 
 if TYPE_CHECKING:
-    from iscp.bootstrap.local_engine import LocalEngine
+    from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.core.run.run_plan import RunPlan
     from iscp.runtime.local.job_registrar import RunOrders
     from iscp.runtime.local.local_run import LocalRun, RequestedJob
@@ -92,8 +92,8 @@ def _run(
     file: Path | None,
     account: str,
 ) -> int:
-    from iscp.bootstrap.local_engine import LocalEngine
-    from iscp.bootstrap.local_settings import local_settings
+    from iscp.bootstrap.local.local_engine import LocalEngine
+    from iscp.bootstrap.local.local_settings import local_settings
     from iscp.cli.run.run_files import read_run_files
     from iscp.cli.run.run_output import show_forecasts
     from iscp.core.run.job_selection import JobSelection

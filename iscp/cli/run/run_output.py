@@ -11,14 +11,14 @@ import click
 
 from iscp.cli.shell.terminal import json_text, say
 from iscp.core.run.run_forecast import Forecast, JobForecast
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.values.untrusted_values import escaped, printable
 from iscp.runtime.local.local_run import RequestedJob, RunListener
 
 NAME_WIDTH_MAX = 40
 """Characters of the column of names; a longer name pushes what follows to the right."""
 
-_STATE_WIDTH = max(len(each) for each in (*RunState, "running"))
+_STATE_WIDTH = max(len(each) for each in (*ResultState, "running"))
 _ACTION_WIDTH = max(len(each) for each in Forecast)
 _COLOURS = {"updated": "green", "current": "green", "failed": "red", "refused": "red", "skipped": "yellow"}
 
@@ -32,11 +32,11 @@ class RunLines(RunListener):
         self._width = name_width([jobs[number].planned.name for number in self._places])
         self._live = sys.stdout.isatty()
 
-    def begun(self, number: int) -> None:
+    def begin(self, number: int) -> None:
         if self._live:
             self._show(number, "running", "")
 
-    def ended(self, number: int, result: RunResult) -> None:
+    def end(self, number: int, result: RunResult) -> None:
         self._show(number, result.state.value, outcome_words(result))
 
     def _show(self, number: int, state: str, about: str) -> None:
@@ -51,7 +51,7 @@ class WatchLines(RunListener):
     def __init__(self, jobs: Sequence[RequestedJob], chosen: Iterable[int]) -> None:
         self._width = name_width(jobs[number].planned.name for number in chosen)
 
-    def ended(self, number: int, result: RunResult) -> None:
+    def end(self, number: int, result: RunResult) -> None:
         at = time.strftime("%H:%M:%S")
         show_line(f"{at}  {result.name:<{self._width}}", result.state.value, _STATE_WIDTH, outcome_words(result))
         sys.stdout.flush()
@@ -60,7 +60,7 @@ class WatchLines(RunListener):
 class RunObjects(RunListener):
     """One JSON object for each job, in a line of its own, as it ends."""
 
-    def ended(self, number: int, result: RunResult) -> None:
+    def end(self, number: int, result: RunResult) -> None:
         say(json_text(result.document()))
 
 
@@ -79,7 +79,7 @@ def outcome_words(result: RunResult) -> str:
     if not result.ok:
         return result.error
     words = [f"version {result.to_version}"]
-    if result.state is RunState.UPDATED:
+    if result.state is ResultState.UPDATED:
         came = f"{result.from_version} → {result.to_version}" if result.from_version >= 0 else f"→ {result.to_version}"
         words = [f"{result.strategy}, {result.rows:,} rows in {result.seconds:.2f} s, version {came}"]
         words += [f"({result.reason})"] if result.reason else []
@@ -90,7 +90,7 @@ def outcome_words(result: RunResult) -> str:
 
 def show_summary(results: Iterable[RunResult], seconds: float) -> None:
     counts = Counter(each.state for each in results)
-    say(f"{', '.join(f'{counts[state]} {state}' for state in RunState if counts[state])} in {seconds:.1f} s")
+    say(f"{', '.join(f'{counts[state]} {state}' for state in ResultState if counts[state])} in {seconds:.1f} s")
 
 
 def show_forecasts(forecasts: Sequence[JobForecast], output: str) -> None:

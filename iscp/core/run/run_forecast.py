@@ -11,7 +11,7 @@ from iscp.core.run.target_standing import TargetStanding
 
 
 class Forecast(StrEnum):
-    """What a run would do: CREATE the target, UPDATE it by what has changed, REBUILD its rows, or nothing (CURRENT).
+    """A run would CREATE the target, UPDATE it by what has changed, REBUILD its rows, or do nothing (CURRENT).
 
     REFUSED: it would fail before anything is written. SKIPPED: a job whose target it reads would be refused.
     """

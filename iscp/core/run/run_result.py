@@ -1,4 +1,4 @@
-"""What became of each job of a run."""
+"""The result of each job of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class RunState(StrEnum):
+class ResultState(StrEnum):
     """The end of a job's part in a run.
 
     UPDATED: it wrote to its target. CURRENT: the target was as it should be, and nothing was written. FAILED: `error`
@@ -37,7 +37,7 @@ class RunResult:
     kind: str
     table: str
     target: str
-    state: RunState
+    state: ResultState
     strategy: str = ""
     reason: str = ""
     from_version: int = -1
@@ -53,11 +53,11 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        return self.state in (RunState.UPDATED, RunState.CURRENT)
+        return self.state in (ResultState.UPDATED, ResultState.CURRENT)
 
     def document(self) -> dict[str, Any]:
         """Return the result as JSON has it."""
-        return {name: value.value if isinstance(value, RunState) else value for name, value in asdict(self).items()}
+        return {name: value.value if isinstance(value, ResultState) else value for name, value in asdict(self).items()}
 
     def __str__(self) -> str:
         versions = (
@@ -66,9 +66,9 @@ class RunResult:
             else (f"version {self.to_version}")
         )
         match self.state:
-            case RunState.FAILED | RunState.SKIPPED:
+            case ResultState.FAILED | ResultState.SKIPPED:
                 return f"{self.name}: {self.state}: {self.error}"
-            case RunState.CURRENT:
+            case ResultState.CURRENT:
                 return f"{self.name}: current at version {self.to_version}"
             case _:
                 why = f" ({self.reason})" if self.reason else ""

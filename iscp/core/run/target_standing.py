@@ -10,7 +10,7 @@ from iscp.core.values.watermark import Position
 
 
 class TargetStanding(StrEnum):
-    """How a target stands to a run.
+    """A target stands to a run in one of these ways.
 
     NEW: nobody has claimed it. SAME: a run keeps it under the wanted spec, and this one goes on under its id.
     KEPT_BY_CLUSTER: a job of a cluster keeps it, or it does not say who does; a run only takes it over if its user says

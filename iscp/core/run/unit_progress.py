@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import Watermark
 
@@ -51,7 +51,7 @@ class JobProgress:
     def end_by(self, code: int, error: str) -> None:
         """End the job as failed."""
         self.ended = True
-        self.result = replace(self.result, state=RunState.FAILED, error_code=int(code), error=error)
+        self.result = replace(self.result, state=ResultState.FAILED, error_code=int(code), error=error)
 
     def _fail(self, outcome: JobOutcome) -> None:
         self._failures += 1
@@ -73,7 +73,7 @@ class JobProgress:
             first = self._first = self._first or outcome
             result = replace(
                 result,
-                state=RunState.UPDATED,
+                state=ResultState.UPDATED,
                 strategy=first.strategy or first.data_type.value,
                 reason=first.strategy_reason,
                 rows=result.rows + outcome.rows,

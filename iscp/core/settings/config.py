@@ -1,7 +1,8 @@
 """Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
 
 A valid configuration is decided here; nothing is known here of files and environment variables
-(`iscp.bootstrap.settings` reads those). What is written here about a setting is what `docs/configuration.md` says.
+(`iscp.bootstrap.configuration.settings` reads those). What is written here about a setting is what
+`docs/configuration.md` says.
 """
 
 from __future__ import annotations

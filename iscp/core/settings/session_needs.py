@@ -1,4 +1,4 @@
-"""What a SparkSession that a user has made must have, so that iscp can work beside its user.
+"""The needs of iscp of a SparkSession that a user has made, so that it can work beside its user.
 
 Decides by what such a session says of itself; knows no Spark.
 """
@@ -43,7 +43,7 @@ _OWN_SPARK = "Leave the session out: iscp then starts a Spark of its own"
 
 
 class JarState(Enum):
-    """Which of iscp's classes the JVM finds."""
+    """The state of iscp's jar: which of its classes the JVM finds."""
 
     ABSENT = "absent"
     OTHER = "other"
@@ -52,7 +52,7 @@ class JarState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """What a session says of itself.
+    """The facts that a session says of itself.
 
     `delta` is empty where the JVM has no Delta. `conf` has the settings that are set, by the names of SESSION_NEEDS,
     JARS and DEFAULT_FILES. `s3`: the JVM has Hadoop's S3A. `pinned`: each thread of Python has a thread of the JVM of
@@ -76,9 +76,9 @@ def require_session(facts: SessionFacts, jar: str) -> None:
     _require_versions(facts)
     if not facts.pinned:
         raise InvalidRequest(
-            "runs with PYSPARK_PIN_THREAD=false: its threads share their active session and their job group, and iscp "
-            "would change them",
-            field="spark",
+            "the session runs with PYSPARK_PIN_THREAD=false: its threads share their active session and their job "
+            "group, and iscp would change them",
+            about="spark",
             remedy=f"Unset that variable before Spark starts. {_OWN_SPARK}",
         )
     faults = list(_faults(facts, jar))
@@ -86,8 +86,8 @@ def require_session(facts: SessionFacts, jar: str) -> None:
         lacks = "; ".join(fault for fault, _ in faults)
         lines = "".join(f'\n  .config("{name}", "{value}")' for _, (name, value) in faults)
         raise InvalidRequest(
-            f"lacks what iscp needs: {lacks}",
-            field="spark",
+            f"the session lacks what iscp needs: {lacks}",
+            about="spark",
             remedy="Stop the session, and make one with these lines before .getOrCreate(); "
             f".config(map=iscp.spark_conf()) has those of iscp in one:{lines}",
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.run.run_plan import PlannedJob, RunPlan
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.core.values.untrusted_values import named_error
@@ -37,9 +37,9 @@ class RequestedJob:
 class RunListener:
     """Hears of each job as it is begun and as it ends, on the thread that runs the plan. This one ignores all."""
 
-    def begun(self, number: int) -> None: ...
+    def begin(self, number: int) -> None: ...
 
-    def ended(self, number: int, result: RunResult) -> None: ...
+    def end(self, number: int, result: RunResult) -> None: ...
 
 
 class LocalRun:
@@ -92,21 +92,21 @@ class LocalRun:
                 self._skip(self._plan.stop(INTERRUPTED))
             for unit in self._plan.begin():
                 for number in unit:
-                    self._listener.begun(number)
+                    self._listener.begin(number)
                 pool.submit(self._work, unit)
             if self._plan.over:
                 return
             for number, result in (self._done.get() or {}).items():
                 self._results[number] = result
-                self._listener.ended(number, result)
+                self._listener.end(number, result)
                 self._skip(self._plan.end(number, failed=not result.ok))
 
     def _skip(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             code = ErrorCode.CANCELED if self._stopped.is_set() else ErrorCode.JOB_FAILED
-            result = unregistered(self._jobs[number], RunState.SKIPPED, code, self._plan.skipped[number])
+            result = unregistered(self._jobs[number], ResultState.SKIPPED, code, self._plan.skipped[number])
             self._results[number] = result
-            self._listener.ended(number, result)
+            self._listener.end(number, result)
 
     def _work(self, unit: Sequence[int]) -> None:
         results: dict[int, RunResult] = {}
@@ -115,7 +115,9 @@ class LocalRun:
         finally:
             for number in unit:
                 if number not in results:
-                    results[number] = unregistered(self._jobs[number], RunState.FAILED, ErrorCode.INTERNAL, BROKEN_OFF)
+                    results[number] = unregistered(
+                        self._jobs[number], ResultState.FAILED, ErrorCode.INTERNAL, BROKEN_OFF
+                    )
             self._done.put(results)
 
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
@@ -149,10 +151,10 @@ def failed(job: RequestedJob, error: Exception) -> RunResult:
     """Return the result of a job that could not be begun."""
     code = error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL
     text = str(error) if isinstance(error, IscpError) else named_error(error)
-    return unregistered(job, RunState.FAILED, code, text)
+    return unregistered(job, ResultState.FAILED, code, text)
 
 
-def unregistered(job: RequestedJob, state: RunState, code: int, error: str) -> RunResult:
+def unregistered(job: RequestedJob, state: ResultState, code: int, error: str) -> RunResult:
     """Return the result of a job of which no more is known than its request says."""
     planned = job.planned
     return RunResult(

@@ -20,10 +20,10 @@ from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState
 from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_plan import RunPlan
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.values.errors import ErrorCode, TableNotFound, TemporaryError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.ports.log_notices import LogNotices
+from iscp.ports.catalog import LogNotices
 from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
 from iscp.runtime.local.local_run import RequestedJob, RunListener, failed
 from iscp.runtime.local.unit_runner import result_of
@@ -54,7 +54,7 @@ class WatchParts:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is watched by now. `shards` has for each URI the shards whose jobs read the table there."""
+    """A `_Watched` is what is watched by now. `shards` has for each URI the shards whose jobs read the table there."""
 
     rows: dict[JobKey, JobRow] = field(default_factory=dict)
     numbers: dict[JobKey, int] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class LocalWatch:
             for uri in {row.table_uri, *tables_of(row).values()}:
                 watched.shards.setdefault(uri, set()).add(shard)
             jobs = tuple(each for each in watched.rows.values() if each.key.shard == shard)
-        self._listener.begun(number)
+        self._listener.begin(number)
         epoch = TableEpoch(1, len(jobs))
         order = StartShard(shard, epoch, jobs) if new else UpdateShard(shard, epoch, jobs)
         self._parts.scheduler.post(order)
@@ -168,7 +168,7 @@ class LocalWatch:
         self._told.pop(number, None)
         result = replace(
             result_of(row),
-            state=RunState.UPDATED,
+            state=ResultState.UPDATED,
             strategy=entry.data_type,
             reason=entry.reason,
             from_version=entry.from_version,
@@ -178,7 +178,7 @@ class LocalWatch:
             seconds=round(entry.end_at_s - entry.start_at_s, 4),
             iterations=1,
         )
-        self._listener.ended(number, result)
+        self._listener.end(number, result)
 
     def _hear_report(self, report: JobReport) -> None:
         """Note how far the job has come, and say what is wrong with it."""
@@ -191,7 +191,7 @@ class LocalWatch:
         if status is None or report.state is JobState.RUNNING or status.error_code == ErrorCode.OK:
             return
         fault = replace(
-            result_of(row), state=RunState.FAILED, error_code=int(status.error_code), error=status.error_msg
+            result_of(row), state=ResultState.FAILED, error_code=int(status.error_code), error=status.error_msg
         )
         self._say_once(number, fault)
 
@@ -199,4 +199,4 @@ class LocalWatch:
         """Have the listener hear of a fault, unless it is the one that it has heard of last."""
         if self._told.get(number) != result.error:
             self._told[number] = result.error
-            self._listener.ended(number, result)
+            self._listener.end(number, result)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.verification import VerifyReport
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.run.unit_progress import JobProgress
 from iscp.core.values.errors import Canceled, ErrorCode, IscpError, PermanentError
 from iscp.core.values.untrusted_values import error_code, named_error
@@ -103,14 +103,14 @@ def result_of(row: JobRow) -> RunResult:
         kind=consumer.kind,
         table=row.table_uri,
         target=consumer.target,
-        state=RunState.CURRENT,
+        state=ResultState.CURRENT,
         from_version=row.watermark.version,
         to_version=row.watermark.version,
     )
 
 
 def _not_begun(row: JobRow, error: IscpError) -> RunResult:
-    return replace(result_of(row), state=RunState.FAILED, error_code=int(error.code), error=str(error))
+    return replace(result_of(row), state=ResultState.FAILED, error_code=int(error.code), error=str(error))
 
 
 def _end_all(jobs: Iterable[JobProgress], code: int, error: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc.node.node_client import describe
-from iscp.bootstrap.settings import load_settings
+from iscp.bootstrap.configuration.settings import load_settings
 from tests.e2e.harness import NODE_ID, Cluster
 from tests.fakes.attacked_node import INSIDES, AttackedNode, play
 from tests.fakes.random_calls import METHODS, random_calls

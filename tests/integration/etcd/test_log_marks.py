@@ -17,7 +17,7 @@ from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Put
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import to_toml
+from iscp.bootstrap.configuration.settings import to_toml
 from iscp.cli.iscp import iscp
 from iscp.core.job.job_row import LogEntry
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig

@@ -16,7 +16,7 @@ from iscp.adapters.etcd.keys import Keys, encoded
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Put
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import to_toml
+from iscp.bootstrap.configuration.settings import to_toml
 from iscp.cli.iscp_admin import PROGRAM, cli
 from iscp.core.job.job_row import LogEntry
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig

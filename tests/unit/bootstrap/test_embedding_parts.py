@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml
 from iscp.bootstrap.embedding_parts import default_embeddings, embedder_key_faults, embedding_services
-from iscp.bootstrap.settings import check_files, load_settings, to_toml
 from iscp.core.settings.config import JobLogConfig, NodeConfig
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
 from iscp.core.values.errors import ConfigurationError

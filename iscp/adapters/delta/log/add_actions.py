@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 def add_actions_of(table: DeltaTable, *, flatten: bool = False) -> pa.Table:
     """Return a row for each file of the table's version, as `DeltaTable.get_add_actions` has it.
 
-    By a stream: `pyarrow.table` first looks whether it is given pandas' frames, and loads pandas for that.
+    They come by a stream: `pyarrow.table` loads pandas, to see whether it is given a frame of that.
     """
     return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=flatten)).read_all()

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 DEBOUNCE_MS, STEP_MS = 50, 5
 """Milliseconds for which changes are gathered at the most, and after which nothing more is waited for."""
 
-STOP_LOOK_MS = 500
-"""Milliseconds between two looks whether to stop."""
+STOP_WITHIN_MS = 500
+"""Milliseconds after which a thread that was stopped ends at the latest."""
 
 
 class DirectoryNotices:
@@ -53,7 +53,7 @@ class DirectoryNotices:
                 debounce=DEBOUNCE_MS,
                 step=STEP_MS,
                 stop_event=stop,
-                rust_timeout=STOP_LOOK_MS,
+                rust_timeout=STOP_WITHIN_MS,
                 yield_on_timeout=True,
                 raise_interrupt=False,
                 recursive=False,

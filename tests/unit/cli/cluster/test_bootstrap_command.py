@@ -15,7 +15,7 @@ from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.tokens.token_store import EtcdTokens
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.settings import load_settings
+from iscp.bootstrap.configuration.settings import load_settings
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
 from iscp.core.access.access_token import id_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iscp.bootstrap.settings import load_settings, to_toml
+from iscp.bootstrap.configuration.settings import load_settings, to_toml
 from iscp.core.access.oidc_faults import LEEWAY_MAX_S
 from iscp.core.access.security_config import SIGNATURE_ALGORITHMS, OidcConfig, SecurityConfig, TlsConfig
 from iscp.core.settings.config import JobLogConfig, NodeConfig

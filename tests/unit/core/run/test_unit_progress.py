@@ -6,7 +6,7 @@ import pytest
 
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.run.unit_progress import RETRY_BASE_S, TRIES_MAX, JobProgress
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.ids import JobKey
@@ -17,7 +17,7 @@ ROW = JobRow(JobKey("a", "t", "j"), "1", "{}", "t", "/t")
 
 def progress(goal: int = 5, at: int = 2) -> JobProgress:
     row = ROW._replace(watermark=Watermark(at, 1.0), seq=3)
-    return JobProgress(row, goal, RunResult("j", "a", "replica", "/t", "/r", RunState.CURRENT, from_version=at))
+    return JobProgress(row, goal, RunResult("j", "a", "replica", "/t", "/r", ResultState.CURRENT, from_version=at))
 
 
 def outcome(version: int, step: int = 0, rows: int = 7, code: int = 0, *, committed: bool = True) -> JobOutcome:
@@ -32,7 +32,7 @@ def test_a_job_at_its_goal_has_ended() -> None:
     made.take(outcome(5), 1.5)
     assert made.ended
     result = made.result
-    assert (result.state, result.rows, result.bytes, result.iterations) == (RunState.UPDATED, 7, 70, 1)
+    assert (result.state, result.rows, result.bytes, result.iterations) == (ResultState.UPDATED, 7, 70, 1)
     assert (result.from_version, result.to_version, result.seconds) == (2, 5, 1.5)
     assert (result.strategy, result.reason) == (DataType.TAIL, "because")
 
@@ -41,7 +41,7 @@ def test_a_job_that_wrote_nothing_is_current() -> None:
     made = progress()
     made.take(outcome(6, committed=False), 0.1)
     assert made.ended
-    assert made.result.state is RunState.CURRENT
+    assert made.result.state is ResultState.CURRENT
     assert made.result.to_version == 6
 
 
@@ -75,7 +75,11 @@ def test_what_is_temporary_is_tried_again_and_then_has_failed() -> None:
         assert (made.ended, made.retry_s) == (False, RETRY_BASE_S * 2**number)
     made.take(outcome(2, code=ErrorCode.STORAGE), 1.0)
     assert made.ended
-    assert (made.result.state, made.result.error, made.result.error_code) == (RunState.FAILED, "why", ErrorCode.STORAGE)
+    assert (made.result.state, made.result.error, made.result.error_code) == (
+        ResultState.FAILED,
+        "why",
+        ErrorCode.STORAGE,
+    )
 
 
 def test_tries_are_counted_in_a_row() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iscp.bootstrap.settings import load_settings, to_toml
+from iscp.bootstrap.configuration.settings import load_settings, to_toml
 from iscp.core.access.account_roots import ROOTS_MAX
 from iscp.core.access.security_config import AccountConfig, SecurityConfig, TlsConfig
 from iscp.core.settings.config import GatewayConfig, JobLogConfig, NodeConfig, PageConfig, S3Config, StorageConfig

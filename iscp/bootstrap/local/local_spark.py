@@ -29,7 +29,7 @@ class LocalSpark:
 
     def _start(self) -> SparkRuntime:
         from iscp.adapters.delta.spark.session import SparkRuntime
-        from iscp.bootstrap.spark_settings import spark_settings
+        from iscp.bootstrap.configuration.spark_settings import spark_settings
 
         work_dir = self._closing.enter_context(scratch_directory("iscp-run-"))
         return SparkRuntime.start(spark_settings(self._config, work_dir))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.bootstrap.settings import check_files, load_settings, to_toml, variable
+from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml, variable
 from iscp.core.settings.config import (
     BackoffConfig,
     BucketConfig,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from iscp.bootstrap.setting_variables import NOT_SETTINGS, VARIABLE_PREFIX
+from iscp.bootstrap.configuration.setting_variables import NOT_SETTINGS, VARIABLE_PREFIX
 from iscp.core.settings.config import JobLogConfig, NodeConfig, ProbeConfig
 
 NODE_ID = "run"
@@ -30,7 +30,7 @@ def local_settings(
     """Return the settings of `file`, if there is one, and of the variables. Raises ConfigurationError."""
     if file is None and not _any_setting(environ):
         return FOLLOWING if following else DEFAULTS  # at once: pydantic is not loaded
-    from iscp.bootstrap.settings import check_files, load_settings
+    from iscp.bootstrap.configuration.settings import check_files, load_settings
 
     return check_files(load_settings(file, {**environ, **_NOT_HERE}), environ)
 

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from iscp.adapters.delta.storage.bucket_keys import bucket_faults
 from iscp.adapters.system.toml_file import read_toml
 from iscp.adapters.tls.node_certificates import certificate_faults
+from iscp.bootstrap.configuration.setting_variables import NOT_SETTINGS, VARIABLE_PREFIX
 from iscp.bootstrap.embedding_parts import embedder_key_faults
-from iscp.bootstrap.setting_variables import NOT_SETTINGS, VARIABLE_PREFIX
 from iscp.core.settings.config import NodeConfig
 from iscp.core.settings.config_faults import faults, range_fault
 from iscp.core.settings.setting_list import Setting, settings

@@ -13,8 +13,8 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import index_services
 from iscp.bootstrap.iteration_parts import TableAccess
-from iscp.bootstrap.local_settings import DEFAULTS
-from iscp.bootstrap.local_spark import LocalSpark
+from iscp.bootstrap.local.local_settings import DEFAULTS
+from iscp.bootstrap.local.local_spark import LocalSpark
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.core.api.api_requests import RegisterRequest
@@ -129,7 +129,7 @@ class LocalEngine:
         self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders, listener: RunListener
     ) -> LocalWatch:
         """Return a watch of the plan's jobs, which `LocalWatch.run` carries out, once."""
-        from iscp.bootstrap.watch_parts import compose_watch  # a run that ends needs none of it
+        from iscp.bootstrap.local.watch_parts import compose_watch  # a run that ends needs none of it
         from iscp.runtime.local.local_watch import LocalWatch
 
         parts = compose_watch(self._config, self._spark, self._tables, self._ports, self._registrar, self._kinds)

@@ -1,0 +1,1 @@
+"""The composition of what runs jobs without a node."""
