@@ -84,8 +84,11 @@ def make_quickstart(endpoint: str, lake: Path) -> None:
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_tour_and_the_notebook_can_be_made_as_they_are_written(node: Node, tmp_path: Path, times: int) -> None:
     lake = tmp_path / "lake"
+    node.reader(tmp_path).run(page("README.md", "Five minutes"))
+    assert sorted(read(str(lake / "orders_copy"))["id"].to_pylist()) == [1, 2, 3, 4]
+    assert len(read(str(lake / "totals"))) == 2
     for _ in range(times):
-        node.reader(tmp_path).run(page("README.md", "Five minutes"))
+        node.reader(tmp_path).run(page("README.md", "When one machine is not enough"))
         for copy in ("orders_copy", "orders_again"):
             assert sorted(read(str(lake / copy))["id"].to_pylist()) == [1, 2, 3, 4]
         assert sorted(read(str(lake / "open_orders"))["id"].to_pylist()) == [1, 2, 4]

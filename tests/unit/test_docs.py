@@ -218,7 +218,7 @@ def test_the_map_has_every_room_and_the_layers_and_is_short() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (layers,) = (each["layers"] for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
     assert " > ".join(layers).replace("iscp.", "") in text
-    assert len(text.split()) <= 2_600
+    assert len(text.split()) <= 2_750
 
 
 @cache

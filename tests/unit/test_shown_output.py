@@ -81,7 +81,7 @@ CHECKS: Mapping[str, Callable[[Shown, FuzzedNode], None]] = {
     "error: ": is_printed,
     '{"trigger": ': is_a_spec,
     "progress  ": is_the_progress_of,
-    "cli > bootstrap": is_the_order_of_layers,
+    "lake > cli > bootstrap": is_the_order_of_layers,
 }
 """By how a block begins."""
 

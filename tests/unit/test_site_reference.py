@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pool
 
 from iscp import errors
 from iscp.adapters.gateway.json_calls import METHODS
-from iscp.core.access.service_table import SERVICES
+from iscp.core.access.service_table import SERVICES, Scope
 from iscp.core.settings.setting_list import settings
 from iscp.core.values.errors import ErrorCode
 from tests.site import benchmark_page, command_page, error_page, python_page, setting_page, tables, wire_page
@@ -95,7 +95,7 @@ def test_the_page_of_grpc_has_every_method_with_its_role() -> None:
     for row in ours:
         for method, rule in row.rules.items():
             section = page.split(f"### {row.name.rpartition('.')[2]}.{method}\n")[1].split("###")[0]
-            assert f"the role `{rule.role.value}`" in section
+            assert ("For caller." if rule.scope is Scope.CALLER else f"the role `{rule.role.value}`") in section
             assert ("It is audited." in section) == rule.audited
 
 
@@ -131,7 +131,7 @@ def test_the_page_of_benchmarks_has_each_that_a_test_runs() -> None:
     page = benchmark_page.page()
     run = {path.stem for path in benchmark_page.FOLDER.glob("*.py") if "__main__" in path.read_text()}
     run |= {path.parent.name for path in benchmark_page.FOLDER.glob("*/__main__.py")}
-    parts = {"bare_node", "feed_writer"}  # what benchmarks start
+    parts = {"bare_node", "feed_writer", "warm_spark"}  # what benchmarks start
     assert set(benchmark_page.benchmarks()) == run - parts
     assert [name for name in run - parts if f"python -m benchmarks.{name} " not in page] == []
 

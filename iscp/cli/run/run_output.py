@@ -7,12 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import click
-
 from iscp.cli.shell.terminal import json_text, say
 from iscp.core.run.run_forecast import Forecast, JobForecast
 from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.values.untrusted_values import escaped, printable
+from iscp.core.values.untrusted_values import printable
 from iscp.runtime.local.local_run import RequestedJob, RunListener
 
 NAME_WIDTH_MAX = 40
@@ -20,7 +18,6 @@ NAME_WIDTH_MAX = 40
 
 _STATE_WIDTH = max(len(each) for each in (*ResultState, "running"))
 _ACTION_WIDTH = max(len(each) for each in Forecast)
-_COLOURS = {"updated": "green", "current": "green", "failed": "red", "refused": "red", "skipped": "yellow"}
 
 
 class RunLines(RunListener):
@@ -69,9 +66,7 @@ def name_width(names: Iterable[str]) -> int:
 
 
 def show_line(before: str, state: str, width: int, about: str) -> None:
-    """Show one line; a state has a colour where stdout is a terminal."""
-    word = click.style(f"{state:<{width}}", fg=_COLOURS.get(state))
-    click.echo(f"{escaped(before)}  {word}  {escaped(printable(about))}".rstrip())
+    say(f"{before}  {state:<{width}}  {printable(about)}".rstrip())
 
 
 def outcome_words(result: RunResult) -> str:

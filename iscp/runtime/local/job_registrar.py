@@ -23,8 +23,9 @@ from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 @dataclass(frozen=True, slots=True)
 class RunOrders:
-    """The orders of a run say what it may do. `full_refresh`: targets are built from nothing. `take_over`: those that a cluster keeps are
-    taken from it.
+    """The orders of a run say what it may do.
+
+    `full_refresh`: targets are built from nothing. `take_over`: those that a cluster keeps are taken from it.
     """
 
     full_refresh: bool = False
