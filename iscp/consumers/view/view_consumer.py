@@ -11,7 +11,6 @@ from py4j.protocol import Py4JJavaError
 
 from iscp import __version__
 from iscp.adapters.delta.rows.joined_rows import net_rows
-from iscp.adapters.delta.spark.analysis_versions import analysis_versions
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.adapters.system.late_imports import E
 from iscp.consumers.commit_tag import commit_tag, takeover_tag
@@ -32,6 +31,7 @@ from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.direct.group_state import UnfitGroupsError
 from iscp.views.refresh.recent_views import RecentView

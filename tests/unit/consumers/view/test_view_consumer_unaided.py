@@ -14,7 +14,6 @@ from iscp import __version__
 from iscp.adapters.delta.log.live_files import list_files_here, load_state_here
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.spark.analysis_versions import analysis_versions
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.view_kind import ViewKind
@@ -29,6 +28,7 @@ from iscp.core.values.watermark import NOTHING_APPLIED, SourceMark, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.refresh.stored_ways import NOTE
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
