@@ -52,7 +52,8 @@ class RunPlan:
     _readers: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequest for jobs in a circle, and for two with one target."""
+        """Raises InvalidRequest for jobs in a circle, and for two of one table with one name or one target."""
+        _refuse_same_names(self.jobs)
         makers = _makers_of(self.jobs)
         _refuse_circle(self.jobs, makers)
         for number in self.chosen:
@@ -103,6 +104,20 @@ class RunPlan:
             reason = f"reads the target of {self.jobs[number].name!r}, which was skipped"
             left.extend((reader, reason) for reader in sorted(self._readers.get(number, ())))
         return found
+
+
+def _refuse_same_names(jobs: Sequence[PlannedJob]) -> None:
+    """Raise InvalidRequest if two jobs of a table have one name, by which they are known."""
+    places: dict[tuple[str, str, str], str] = {}
+    for job in jobs:
+        key = (*job.unit, job.name)
+        if key in places:
+            raise InvalidRequest(
+                f"has the name of the job at {places[key]}, {job.name!r}, on the same table",
+                field=job.place,
+                remedy="Give each job of a table a name of its own",
+            )
+        places[key] = job.place
 
 
 def _makers_of(jobs: Sequence[PlannedJob]) -> dict[str, list[int]]:

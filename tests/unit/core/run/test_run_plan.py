@@ -86,6 +86,13 @@ def test_circles_and_doubled_targets_are_refused_by_their_places() -> None:
         plan(job("a", "/a", "/t"), job("b", "/a", "/u"))
 
 
+def test_two_jobs_of_one_table_and_one_name_are_refused() -> None:
+    first, second = job("a", "/a", "/t"), PlannedJob("a", "a", ("/t",), "/b", "more.yaml[1]")
+    with pytest.raises(InvalidRequest, match=r"more\.yaml\[1\] has the name of the job at jobs\.yaml\[a\], 'a', on"):
+        plan(first, second)
+    plan(first, PlannedJob("a", "other", ("/t",), "/b", ""), PlannedJob("a", "a", ("/u",), "/c", ""))
+
+
 def test_targets_that_are_shared_may_have_several_jobs_all_of_which_are_waited_for() -> None:
     made = plan(job("a", "/s", "/t", shared=True), job("b", "/s", "/u", shared=True), job("c", "/c", "/s"))
     assert made.begin() == [(0,), (1,)]
