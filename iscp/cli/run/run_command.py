@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -92,15 +93,19 @@ def _run(
     file: Path | None,
     account: str,
 ) -> int:
+    from iscp.adapters.telemetry.logging import configure_logging
     from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.bootstrap.local.local_settings import local_settings
     from iscp.cli.run.run_files import read_run_files
     from iscp.cli.run.run_output import show_forecasts
     from iscp.core.run.job_selection import JobSelection
+    from iscp.core.settings.config import LogFormat, LogLevel
     from iscp.runtime.local.job_registrar import RunOrders
 
     if watch and (dry_run or fail_fast):
         raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")
+    _end_by_signals()
+    configure_logging(LogFormat.TEXT, LogLevel.ERROR, {})  # what is less is in the jobs' results
     quiet = invocation.output == "json"
     wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
     orders = RunOrders(full_refresh, take_over)
@@ -143,15 +148,29 @@ def _watch(engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders:
     return 0 if watch.run(STOP_S) else ExitStatus.FAILED
 
 
+def _end_by_signals() -> None:
+    """Have the process end by a signal as long as no job was begun: what was opened is closed, Spark too."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        _answer_signals(signal.SIG_DFL)
+        sys.exit(128 + number)
+
+    _answer_signals(end)
+
+
 def _stop_by_signals(run: LocalRun | LocalWatch) -> list[int]:
     """Have the run end in order by the first signal, and the process by the second; return those that have come."""
     come: list[int] = []
 
     def stop(number: int, frame: object) -> None:
         come.append(number)
-        signal.signal(number, signal.SIG_DFL)
+        _answer_signals(signal.SIG_DFL)
         run.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    _answer_signals(stop)
     return come
+
+
+def _answer_signals(answer: signal.Handlers | Callable[[int, FrameType | None], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, answer)
