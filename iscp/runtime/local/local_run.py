@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.core.values.untrusted_values import named_error
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.unit_runner import UnitRunner
+
+log = logging.getLogger(__name__)
 
 INTERRUPTED = "the run was interrupted before its turn"
 
@@ -69,14 +72,13 @@ class LocalRun:
     def run(self) -> list[RunResult]:
         """Run all chosen jobs, and return their results in the order of the files.
 
-        Raises KeyboardInterrupt once all has ended, if that interrupts it: what is committed stays.
+        Raises KeyboardInterrupt, and what the listener raises, once all has ended: what is committed stays.
         """
         with ThreadPoolExecutor(self._parallel, thread_name_prefix="iscp-run") as pool:
             try:
                 self._run_all(pool)
             except BaseException:
-                self.stop()
-                self._run_all(pool)
+                self.stop()  # the pool waits for what is at work; nothing may be left to a listener that has failed
                 raise
         return [self._results[number] for number in sorted(self._results)]
 
@@ -112,6 +114,8 @@ class LocalRun:
         results: dict[int, RunResult] = {}
         try:
             results = self._run_unit(unit)
+        except Exception:
+            log.exception("run.broken", extra={"table": self._jobs[unit[0]].planned.reads[0]})
         finally:
             for number in unit:
                 if number not in results:

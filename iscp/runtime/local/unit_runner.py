@@ -40,7 +40,9 @@ class UnitRunner:
         uri = rows[0].table_uri
         try:
             goal = self._source.newest(uri).to.version
-        except IscpError as error:
+        except Exception as error:
+            if not isinstance(error, IscpError):
+                log.exception("table.unreadable", extra={"table": uri})
             return [_not_begun(row, error) for row in rows]
         jobs = {row.job_id: JobProgress(row, goal, result_of(row)) for row in rows}
         while going := [each for each in jobs.values() if not each.ended]:
@@ -109,8 +111,9 @@ def result_of(row: JobRow) -> RunResult:
     )
 
 
-def _not_begun(row: JobRow, error: IscpError) -> RunResult:
-    return replace(result_of(row), state=ResultState.FAILED, error_code=int(error.code), error=str(error))
+def _not_begun(row: JobRow, error: Exception) -> RunResult:
+    text = str(error) if isinstance(error, IscpError) else named_error(error)
+    return replace(result_of(row), state=ResultState.FAILED, error_code=int(error_code(error)), error=text)
 
 
 def _end_all(jobs: Iterable[JobProgress], code: int, error: str) -> None:
