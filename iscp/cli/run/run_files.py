@@ -36,7 +36,11 @@ def read_run_files(
     wanted: list[Wanted] = []
     statements: list[Statement] = []
     aliases: dict[str, str] = {}
-    for path in (each for given in paths for each in _files(given)):
+    found_paths: list[str] = []
+    for given in paths:
+        with refusals.collect():
+            found_paths += _files(given)
+    for path in found_paths:
         with refusals.collect():
             if _is_project(path):
                 found = read_project(path)
