@@ -1,27 +1,86 @@
-"""Proves that `iscp run` ends in order by a signal that comes before any job is begun."""
+"""`iscp run` as far as it goes without Spark: faults of files and options, and the status that it ends with."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
-END_S = 60.0
-"""Seconds that the process may take to end."""
+from iscp.cli.iscp import iscp
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_files_are_read_ends_the_run_with_its_status(tmp_path: Path, number: signal.Signals) -> None:
-    file = tmp_path / "jobs.yaml"
-    os.mkfifo(file)
-    command = [sys.executable, "-m", "iscp.cli.iscp", "run", str(file)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process, file.open("w"):  # which returns once the run reads it
-        process.send_signal(number)
-        said, complained = process.communicate(timeout=END_S)
-    assert process.returncode == 128 + number
-    assert (said, complained) == ("", "")
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(iscp, ["run", *map(str, arguments)])
+
+
+def jobs_file(root: Path, *jobs: tuple[str, str, str]) -> Path:
+    """Write replicas, each as (table, name, target)."""
+    lines = [f"- {{table: {root}/{table}, name: {name}, target: {root}/{to}, key: [id]}}" for table, name, to in jobs]
+    path = root / "jobs.yaml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_no_file_is_wrong_usage() -> None:
+    assert run().exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--fail-fast"])
+def test_a_watch_goes_with_no_option_of_runs_that_end(tmp_path: Path, option: str) -> None:
+    result = run(jobs_file(tmp_path, ("t", "a", "a")), "--watch", option)
+    assert result.exit_code == 2
+    assert "--watch goes with neither" in result.output
+
+
+@pytest.mark.parametrize("count", ["0", "65", "x"])
+def test_a_number_of_units_that_makes_no_sense_is_wrong_usage(tmp_path: Path, count: str) -> None:
+    assert run(jobs_file(tmp_path, ("t", "a", "a")), "--parallel", count).exit_code == 2
+
+
+def test_a_missing_table_fails_its_job_and_skips_its_readers(tmp_path: Path) -> None:
+    result = run(jobs_file(tmp_path, ("missing", "a", "a"), ("a", "b", "b")))
+    assert result.exit_code == 1
+    assert "1 failed, 1 skipped" in result.output
+    assert f"{tmp_path}/missing" in result.output
+    assert "reads the target of 'a', which failed" in result.output
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["jobs.yaml"]
+
+
+def test_programs_get_an_object_for_each_job(tmp_path: Path) -> None:
+    result = run(jobs_file(tmp_path, ("missing", "a", "a"), ("a", "b", "b")), "-o", "json")
+    assert result.exit_code == 1
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(each["name"], each["state"]) for each in found] == [("a", "failed"), ("b", "skipped")]
+
+
+def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
+    result = run(jobs_file(tmp_path, ("missing", "a", "a")), "--dry-run")
+    assert result.exit_code == 1
+    assert "would be: 1 refused" in result.output
+
+
+def test_a_circle_is_named_before_anything_is_begun(tmp_path: Path) -> None:
+    result = run(jobs_file(tmp_path, ("b", "a", "a"), ("a", "b", "b")))
+    assert result.exit_code == 1
+    assert "is in a circle" in result.output
+    assert "failed" not in result.output
+
+
+def test_two_jobs_with_one_target_are_refused(tmp_path: Path) -> None:
+    result = run(jobs_file(tmp_path, ("t", "a", "x"), ("t", "b", "x")))
+    assert result.exit_code == 1
+    assert "has the target of 'a'" in result.output
+
+
+def test_a_pattern_that_fits_no_job_is_refused(tmp_path: Path) -> None:
+    result = run(jobs_file(tmp_path, ("t", "a", "a")), "--select", "b*")
+    assert result.exit_code == 1
+    assert "fits no job of these files" in result.output
+
+
+def test_only_jobs_that_are_selected_are_run(tmp_path: Path) -> None:
+    path = jobs_file(tmp_path, ("t", "sales.a", "a"), ("t", "sales.b", "b"), ("t", "c", "c"))
+    result = run(path, "--select", "sales.*", "--exclude", "*.b", "-o", "json")
+    assert [json.loads(line)["name"] for line in result.stdout.splitlines()] == ["sales.a"]
