@@ -7,8 +7,10 @@ triggers, with retries by backoff; commits to local tables are noticed at once.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -81,7 +83,8 @@ class LocalWatch:
         self._told: dict[int, str] = {}
         self._watched = _Watched()
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stopped = False
+        self._end: queue.SimpleQueue[None] = queue.SimpleQueue()  # an Event's lock stops the handler of a signal
         self._notices = parts.notices(self._notify)
         parts.scheduler.reports.subscribe(self._hear, *get_args(WorkerNews))
         parts.scheduler.reports.subscribe(lambda answer: None, VerifyAnswered)
@@ -94,10 +97,11 @@ class LocalWatch:
         parts = self._parts
         parts.scheduler.start(parts.executor)
         try:
-            while not self._stop.is_set() and parts.alive():
+            while not self._stopped and parts.alive():
                 self._register_waiting()
-                self._stop.wait(LOOK_S)
-            return self._stop.is_set()
+                with suppress(queue.Empty):
+                    self._end.get(timeout=LOOK_S)
+            return self._stopped
         finally:
             self._notices.close()
             parts.maintenance.close(SCHEDULER_WAIT_S)
@@ -106,7 +110,8 @@ class LocalWatch:
 
     def stop(self) -> None:
         """End the watch; from any thread, or a handler of a signal."""
-        self._stop.set()
+        self._stopped = True
+        self._end.put(None)
 
     def _register_waiting(self) -> None:
         taken = [number for number in self._waiting if self._register(number)]
