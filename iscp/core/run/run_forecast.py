@@ -48,10 +48,17 @@ class JobForecast:
 
 
 def forecast_action(
-    standing: TargetStanding, versions: Mapping[str, tuple[int, int]], *, full: bool, void: str, upstream: Sequence[str]
+    standing: TargetStanding,
+    versions: Mapping[str, tuple[int, int]],
+    *,
+    full: bool,
+    void: str,
+    upstream: Sequence[str],
+    replaced: Sequence[str] = (),
 ) -> tuple[Forecast, str]:
     """Return what would be done and why. `upstream`: the jobs whose targets it reads, and that would write to them.
 
+    `replaced`: the tables that are others than those whose rows the target has.
     `void` says why the target's rows cannot be trusted, and is empty if they can.
     """
     if standing is TargetStanding.NEW:
@@ -64,5 +71,7 @@ def forecast_action(
         return Forecast.UPDATE, void
     if upstream:
         return Forecast.UPDATE, f"reads {', '.join(repr(each) for each in upstream)}"
-    behind = [f"{uri}: {applied} → {newest}" for uri, (applied, newest) in versions.items() if applied < newest]
+    if replaced:
+        return Forecast.UPDATE, f"{', '.join(replaced)} was replaced"
+    behind = [f"{uri}: {applied} → {newest}" for uri, (applied, newest) in versions.items() if applied != newest]
     return (Forecast.UPDATE, "; ".join(behind)) if behind else (Forecast.CURRENT, "no table has changed")

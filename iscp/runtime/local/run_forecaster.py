@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from iscp.core.job.job_row import JobRow
 from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_forecast import Forecast, JobForecast, forecast_action
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.values.errors import IscpError, TableNotFound
 from iscp.core.values.untrusted_values import named_error
-from iscp.ports.source import ChangeSource
+from iscp.ports.source import ChangeSource, SourceRange
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.local_run import RequestedJob
 
@@ -39,7 +40,7 @@ def _forecast(
 ) -> JobForecast:
     try:
         registered = registrar.register(job.request, orders, rebuild=job.rebuild)
-        versions = _versions(source, registered)
+        newest = {uri: source.newest(uri) for uri in _tables(registered.row)}
     except TableNotFound as error:
         if upstream:  # it is the target of a job that would be created
             return _of(job, Forecast.CREATE, f"once {', '.join(repr(each) for each in upstream)} is there")
@@ -48,17 +49,34 @@ def _forecast(
         return _of(job, Forecast.REFUSED, str(error))
     except Exception as error:  # noqa: BLE001  (one job's fault is its own)
         return _of(job, Forecast.REFUSED, named_error(error))
-    void = registered.position.void
-    action, why = forecast_action(registered.standing, versions, full=registered.full, void=void, upstream=upstream)
+    versions = _versions(registered, newest)
+    action, why = forecast_action(
+        registered.standing,
+        versions,
+        full=registered.full,
+        void=registered.position.void,
+        upstream=upstream,
+        replaced=_replaced(registered, newest),
+    )
     return _of(job, action, why, versions)
 
 
-def _versions(source: ChangeSource, job: RegisteredJob) -> dict[str, tuple[int, int]]:
+def _tables(row: JobRow) -> Iterable[str]:
+    return dict.fromkeys((row.table_uri, *tables_of(row).values()))
+
+
+def _versions(job: RegisteredJob, newest: Mapping[str, SourceRange]) -> dict[str, tuple[int, int]]:
     """Return for each table the version that the target is at, and the newest."""
-    row, position = job.row, job.position
-    marks = {uri: mark.watermark.version for uri, mark in position.sources.items()} | {row.table_uri: job.applied}
-    uris = dict.fromkeys((row.table_uri, *tables_of(row).values()))
-    return {uri: (marks.get(uri, -1), source.newest(uri).to.version) for uri in uris}
+    marks = {uri: mark.watermark.version for uri, mark in job.position.sources.items()}
+    marks[job.row.table_uri] = job.applied
+    return {uri: (marks.get(uri, -1), now.to.version) for uri, now in newest.items()}
+
+
+def _replaced(job: RegisteredJob, newest: Mapping[str, SourceRange]) -> list[str]:
+    """Return the tables that have another id than those whose rows the target has."""
+    ids = {uri: mark.table_id for uri, mark in job.position.sources.items()}
+    ids[job.row.table_uri] = job.position.source_id
+    return [uri for uri, now in newest.items() if ids.get(uri) and ids[uri] != now.table_id]
 
 
 def _of(
