@@ -19,6 +19,7 @@ from iscp.core.run.run_result import RunResult
 from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import RunFields, to_spec_json
 from iscp.core.spec.view_fields import ViewFields
+from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.lake.local_job import Around, LocalJob
 from iscp.runtime.local.job_registrar import RunOrders
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from iscp.runtime.local.local_run import RequestedJob
 
-PARALLEL_DEFAULT = 4
-"""Tables whose jobs are run at once where `parallel` is not given."""
+PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
+"""Tables whose jobs are run at once: where `parallel` is not given, and at the most."""
 
 
 def local(spark: SparkSession | None = None, *, config: str | Path | None = None) -> Lake:
@@ -150,6 +151,7 @@ class Lake:
         """Return a job of any kind of consumer, also one of yours. Its name is the last part of its target's place by
         default.
         """
+        _refuse_one_text(key=key, columns=columns)
         place = absolute_target(target)
         fields = {"consumer": consumer, "target": place or None, "key": list(key) or None}
         more = {"columns": list(columns) or None, "where": where or None, "options": options}
@@ -174,6 +176,10 @@ class Lake:
         A job that fails is a result that is not `ok`; it does not raise. Raises InvalidRequest, with all faults, if the
         files are wrong: nothing was begun then.
         """
+        if not 1 <= parallel <= PARALLEL_MAX:
+            raise InvalidRequest(
+                f"is {parallel!r:.20}", about="parallel", remedy=f"Write a number from 1 to {PARALLEL_MAX}"
+            )
         with self._around():
             jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=fail_fast)
             return self._engine.run(jobs, plan, RunOrders(full_refresh, take_over), RunListener(), parallel).run()
@@ -207,6 +213,9 @@ class Lake:
     ) -> tuple[list[RequestedJob], RunPlan]:
         from iscp.cli.run.run_files import read_run_files
 
+        _refuse_one_text(select=select, exclude=exclude)
+        if not files:
+            raise InvalidRequest("are not given", about="files", remedy="Name at least one file of jobs")
         places = {name: absolute_table(place) for name, place in tables.items()}
         root = absolute_target(target_root)
         wanted = read_run_files([str(each) for each in files], places, root, account, quiet=True)
@@ -217,3 +226,10 @@ class Lake:
     def _job(self, table: str, name: str, spec_json: str) -> LocalJob:
         wanted = Wanted(RegisterRequest(JobName(table, name), spec_json), "job")
         return LocalJob(self._engine, wanted, self._around)
+
+
+def _refuse_one_text(**lists: Sequence[str]) -> None:
+    """Raise InvalidRequest for a text where a list is due: its letters would be taken for the parts of the list."""
+    for name, given in lists.items():
+        if isinstance(given, str):
+            raise InvalidRequest(f"is the text {given!r:.200}", about=name, remedy=f"Write a list, as {name}=[…]")
