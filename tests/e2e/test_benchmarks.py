@@ -18,6 +18,7 @@ TIMEOUT_S = 1_800
 PROGRAMS = {
     "bare_node": "a node that benchmarks start",
     "feed_writer": "a process that benchmarks.changefeed starts",
+    "warm_spark": "an application of Spark that benchmarks.run_once starts",
     "image": "it needs an image of this machine's; what it measures is tried by scripts/test-kubernetes",
 }
 """Modules that are run, but not here."""
@@ -41,6 +42,10 @@ PROPAGATION = "--few --days 1 --trips 1000 --rounds 1 --idle-s 0.5 --step append
 PROPAGATED = "lag_p50_s lag_p95_s settled_p50_s cpus memory_gib views derived days trips rounds"
 
 SMALLEST = {
+    "run_once": Smallest(
+        "--rows 2000 --big-rows 2000 --runs 1",
+        "idle_s idle_mib small_s small_mib replicas_s script_s ratio_script views_s recomputed_s ratio_dbt first_s",
+    ),
     "build": Smallest(
         "--rows 300000 --ranges 2 --rounds 1 --files 4 --rows-of-file 200000 --delay-ms 1",
         "ctas_s one_piece_s ranges_s keyed_s five_jobs_s ratio_one_job ratio_five_jobs one_node_s 3_nodes_s",

@@ -16,7 +16,7 @@ from iscp.adapters.delta.joblog.log_check import Repaired
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.job.job_row import LogEntry
-from iscp.core.values.errors import ErrorCode, JobLogDamaged
+from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, ErrorCode, JobLogDamaged
 from tests.fakes.damages import CONTENT, Damage, delete, replaced_by, truncate
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
@@ -273,9 +273,9 @@ def test_what_is_not_a_torn_last_commit_is_not_put_aside(home: Path) -> None:
     assert (status, "nothing is wrong" in said) == (1, True)
     truncate(before_the_last(home))
     status, said = repair(home)
-    assert (status, before_the_last(home).name in said) == (1, True)
+    assert (status, before_the_last(home).name in said) == (EXIT_JOB_LOG_DAMAGED, True)
     truncate(last(home))
-    assert repair(home)[0] == 1
+    assert repair(home)[0] == EXIT_JOB_LOG_DAMAGED
     assert sorted(home.rglob("*")) == before
 
 

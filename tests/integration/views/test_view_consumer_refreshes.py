@@ -154,7 +154,7 @@ def test_groups_of_texts_without_a_null_follow_again_and_again(new_view: Callabl
     ("sql", "strategy", "parts"),
     [
         ("select a, count(*) c from t group by a", "groups", {"spans", "plan", "changes", "state", "rows"}),
-        ("select t.a, u.x from t join u on t.a = u.a", "joins", {"spans", "plan", "changes", "rows"}),
+        ("select t.a, u.x from t join u on t.a = u.a", "joins", {"spans", "changes", "rows"}),  # its way is stored
         ("select t.d, u.x from t join u on t.a = u.a", "incremental", {"spans", "plan", "changes", "rows"}),
         (KEPT[1], "incremental", {"spans", "plan", "changes", "state", "rows"}),
     ],
