@@ -178,7 +178,7 @@ class Lake:
         """
         if not 1 <= parallel <= PARALLEL_MAX:
             raise InvalidRequest(
-                f"is {parallel!r:.20}", about="parallel", remedy=f"Write a number from 1 to {PARALLEL_MAX}"
+                f"is {parallel!r:.20}", field="parallel", remedy=f"Write a number from 1 to {PARALLEL_MAX}"
             )
         with self._around():
             jobs, plan = self._read(files, tables or {}, target_root, account, select, exclude, fail_fast=fail_fast)
@@ -215,7 +215,7 @@ class Lake:
 
         _refuse_one_text(select=select, exclude=exclude)
         if not files:
-            raise InvalidRequest("are not given", about="files", remedy="Name at least one file of jobs")
+            raise InvalidRequest("are not given", field="files", remedy="Name at least one file of jobs")
         places = {name: absolute_table(place) for name, place in tables.items()}
         root = absolute_target(target_root)
         wanted = read_run_files([str(each) for each in files], places, root, account, quiet=True)
@@ -232,4 +232,4 @@ def _refuse_one_text(**lists: Sequence[str]) -> None:
     """Raise InvalidRequest for a text where a list is due: its letters would be taken for the parts of the list."""
     for name, given in lists.items():
         if isinstance(given, str):
-            raise InvalidRequest(f"is the text {given!r:.200}", about=name, remedy=f"Write a list, as {name}=[…]")
+            raise InvalidRequest(f"is the text {given!r:.200}", field=name, remedy=f"Write a list, as {name}=[…]")

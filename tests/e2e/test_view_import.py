@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.dbt_project import GOLDEN, PROJECT, compiled, lasting
 from tests.e2e.evidence import admin
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read
 
-VIEWS = ("orders_by_day", "paid_orders", "revenue_by_country")
+FOLLOWING, PERIODIC = ("orders_by_day", "paid_orders"), "revenue_by_country"
+VIEWS = (*FOLLOWING, PERIODIC)
 CUSTOMERS = {1: "fr", 2: "de", 3: "fr"}
 ISCP = str(Path(sys.executable).parent / "iscp")
 RUN_WAIT_S = 300.0
@@ -68,9 +70,9 @@ class Shop:
         append(self.orders, orders((3, 3, 8, 1001, None, "paid"), (4, 2, 8, 5, "y", "paid")))
         delete(self.orders, "id = 2")
 
-    def assert_right(self) -> None:
+    def assert_right(self, names: Sequence[str] = VIEWS) -> None:
         wanted = expected(self.orders, CUSTOMERS)
-        for name in VIEWS:
+        for name in names:
             found = Counter(tuple(row.values()) for row in read(str(Path(self.derived) / name)).to_pylist())
             assert found == wanted[name], name
 
@@ -94,11 +96,15 @@ def test_a_project_that_dbt_has_compiled_is_imported_and_followed(cluster: Clust
     again = admin(cluster.endpoint, "view", "import", *made.arguments, "-o", "json").json
     assert again["counts"] == {"create": 0, "update": 0, "resync": 0, "unchanged": 3, "delete": 0}
     made.change()
-    for name in VIEWS:
+    for name in FOLLOWING:
         (job,) = cluster.client.views(name)
         cluster.client.wait(job.table, name, timeout_s=SETTLE_WAIT_S)
+    made.assert_right(FOLLOWING)
+    (periodic,) = cluster.client.views(PERIODIC)
+    cluster.client.wait(periodic.table, PERIODIC, 0, timeout_s=SETTLE_WAIT_S)
+    assert cluster.client.verify(periodic.table, PERIODIC).comparison.equal, "it is at the version of its last time"
+    for name in VIEWS:
         assert admin(cluster.endpoint, "view", "explain", name).status == 0
-    made.assert_right()
 
 
 def test_a_project_that_dbt_has_compiled_is_kept_without_a_cluster(tmp_path: Path) -> None:

@@ -68,8 +68,11 @@ def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> No
     Exit status 0; 1 if a job failed, or the files are wrong, and then nothing was begun; 130 after Ctrl-C: what is
     committed by then stays, and the next run goes on from there.
     """
+    from iscp.cli.run.process_state import process_of_a_run
+
     try:
-        status = _run(invocation, paths, **options)
+        with process_of_a_run():
+            status = _run(invocation, paths, **options)
     except IscpError as error:  # of the files, or of what was given besides: nothing was begun
         show_error(error, invocation.output)
         status = ExitStatus.FAILED
@@ -93,19 +96,16 @@ def _run(
     file: Path | None,
     account: str,
 ) -> int:
-    from iscp.adapters.telemetry.logging import configure_logging
     from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.bootstrap.local.local_settings import local_settings
     from iscp.cli.run.run_files import read_run_files
     from iscp.cli.run.run_output import show_forecasts
     from iscp.core.run.job_selection import JobSelection
-    from iscp.core.settings.config import LogFormat, LogLevel
     from iscp.runtime.local.job_registrar import RunOrders
 
     if watch and (dry_run or fail_fast):
         raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")
     _end_by_signals()
-    configure_logging(LogFormat.TEXT, LogLevel.ERROR, {})  # what is less is in the jobs' results
     quiet = invocation.output == "json"
     wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
     orders = RunOrders(full_refresh, take_over)
