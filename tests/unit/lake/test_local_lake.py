@@ -19,12 +19,12 @@ def lake() -> Iterator[Lake]:
 
 @pytest.mark.parametrize("parallel", [0, -1, PARALLEL_MAX + 1])
 def test_a_number_of_tables_at_once_that_cannot_be_is_refused(lake: Lake, parallel: int) -> None:
-    with pytest.raises(InvalidRequest, match=f"parallel: is {parallel}. Write a number from 1 to {PARALLEL_MAX}"):
+    with pytest.raises(InvalidRequest, match=f"parallel is {parallel}. Write a number from 1 to {PARALLEL_MAX}"):
         lake.run("jobs.yaml", parallel=parallel)
 
 
 def test_a_text_is_not_taken_for_a_list_of_its_letters(lake: Lake) -> None:
-    with pytest.raises(InvalidRequest, match="key: is the text 'id'"):
+    with pytest.raises(InvalidRequest, match="key is the text 'id'"):
         lake.replica("/t", "/copy", key="id")
     with pytest.raises(InvalidRequest, match="columns: is the text 'id'"):
         lake.replica("/t", "/copy", columns="id")
@@ -35,7 +35,7 @@ def test_a_text_is_not_taken_for_a_list_of_its_letters(lake: Lake) -> None:
 
 
 def test_a_run_of_no_file_is_refused(lake: Lake) -> None:
-    with pytest.raises(InvalidRequest, match="files: are not given"):
+    with pytest.raises(InvalidRequest, match="files are not given"):
         lake.run()
-    with pytest.raises(InvalidRequest, match="files: are not given"):
+    with pytest.raises(InvalidRequest, match="files are not given"):
         lake.forecast()
