@@ -26,11 +26,11 @@ def test_a_number_of_tables_at_once_that_cannot_be_is_refused(lake: Lake, parall
 def test_a_text_is_not_taken_for_a_list_of_its_letters(lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match="key is the text 'id'"):
         lake.replica("/t", "/copy", key="id")
-    with pytest.raises(InvalidRequest, match="columns: is the text 'id'"):
+    with pytest.raises(InvalidRequest, match="columns is the text 'id'"):
         lake.replica("/t", "/copy", columns="id")
-    with pytest.raises(InvalidRequest, match="select: is the text 'copy'"):
+    with pytest.raises(InvalidRequest, match="select is the text 'copy'"):
         lake.run("jobs.yaml", select="copy")
-    with pytest.raises(InvalidRequest, match="exclude: is the text 'copy'"):
+    with pytest.raises(InvalidRequest, match="exclude is the text 'copy'"):
         lake.forecast("jobs.yaml", exclude="copy")
 
 
