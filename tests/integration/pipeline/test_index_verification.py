@@ -14,6 +14,8 @@ from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index
 from iscp.index.lance.index_store import OpenIndex
 from iscp.index.lance.segments import build_segments, commit_segments, segments_of
 from iscp.index.maintenance.index_shape import fragments_of
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
+from iscp.runtime.loop.conflict_retries import retry_conflicts
 
 from .conftest import Pipeline
 from .indexing import Indexing, documents
@@ -67,7 +69,7 @@ def test_segments_of_the_rows_themselves_are_right(indexing: Indexing, kind: str
 )
 def test_a_segment_of_other_rows_is_found_out_and_built_again(indexing: Indexing, kind: str, name: str) -> None:
     job = indexing.job(kind)
-    misbuild(covered(indexing, job), name)
+    retry_conflicts(lambda: misbuild(covered(indexing, job), name), CONFLICT_TRIES_MAX)  # with upkeep after commits
     assert faulty_parts(indexing, job) == {name}
     report = indexing.verify(job)
     assert not report.equal
