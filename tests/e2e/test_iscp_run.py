@@ -1,0 +1,126 @@
+"""`iscp run` in real processes without Java: it ends, is killed, and meets another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.e2e.harness import MARK, assert_equal, delete, leftovers, read, upsert, wait_for
+
+TIMEOUT_S = 100.0
+
+
+JOBS = """
+- {{table: {lake}/orders, name: copy, target: {lake}/copy, key: [id]}}
+- {{table: {lake}/orders, name: big, target: {lake}/big, key: [id], where: total > 5}}
+- {{table: {lake}/copy, name: again, target: {lake}/again, key: [id]}}
+"""
+
+
+def rows(first: int, count: int, more: int = 0) -> pa.Table:
+    ids = range(first, first + count)
+    return pa.table({"id": list(ids), "customer": [f"c{i % 3}" for i in ids], "total": [i + more for i in ids]})
+
+
+class Project:
+    """Two replicas of one table and one of a replica, and processes that run them, which find no Java."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.mark = root, uuid4().hex
+        self.orders = f"{root}/orders"
+        write_deltalake(self.orders, rows(0, 10), configuration={"delta.enableChangeDataFeed": "true"})
+        (root / "jobs.yaml").write_text(JOBS.format(lake=root))
+        self._children: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str, failpoints: str = "") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "iscp.cli.iscp", "run", "jobs.yaml", "-o", "json", *options]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("ISCP_")}
+        environ |= {"PYTHONPATH": str(Path(__file__).parents[2]), MARK: self.mark, "ISCP_FAILPOINTS": failpoints}
+        environ |= {"JAVA_HOME": f"{self.root}/no-java", "PATH": f"{self.root}/no-programs"}
+        child = subprocess.Popen(
+            command, cwd=self.root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._children.append(child)
+        return child
+
+    def end(self, child: subprocess.Popen[str], status: int) -> dict[str, dict[str, Any]]:
+        """Wait for the end of a run; return what it said of each job."""
+        out, err = child.communicate(timeout=TIMEOUT_S)
+        assert child.returncode == status, out[-2000:] + err[-4000:]
+        return {each["name"]: each for each in map(json.loads, out.splitlines())}
+
+    def run(self, *options: str, failpoints: str = "", status: int = 0) -> dict[str, dict[str, Any]]:
+        return self.end(self.start(*options, failpoints=failpoints), status)
+
+    def change(self) -> None:
+        upsert(self.orders, rows(5, 10, 100), ["id"])
+        delete(self.orders, "id = 2")
+
+    def assert_fresh(self) -> None:
+        orders = read(self.orders)
+        assert_equal(f"{self.root}/copy", orders)
+        assert_equal(f"{self.root}/big", orders.filter(pc.greater(orders["total"], 5)))
+        assert_equal(f"{self.root}/again", orders)
+
+    def versions(self) -> list[int]:
+        return [DeltaTable(f"{self.root}/{name}").version() for name in ("copy", "big", "again")]
+
+    def close(self) -> None:
+        for child in self._children:
+            with suppress(ProcessLookupError):
+                child.kill()
+            child.communicate()
+        wait_for("no process is left", lambda: not leftovers(self.mark), TIMEOUT_S)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    root = tmp_path / "lake"
+    root.mkdir()
+    made = Project(root)
+    yield made
+    made.close()
+
+
+def test_the_first_run_builds_all_and_the_next_one_does_nothing(project: Project) -> None:
+    made = project.run()
+    assert {name: each["state"] for name, each in made.items()} == dict.fromkeys(("copy", "big", "again"), "updated")
+    project.assert_fresh()
+    versions = project.versions()
+
+    assert {each["state"] for each in project.run().values()} == {"current"}
+    assert project.versions() == versions
+
+    project.change()
+    assert {each["state"] for each in project.run().values()} == {"updated"}
+    project.assert_fresh()
+
+
+@pytest.mark.parametrize("failpoint", ["commit.before", "commit.after"])
+def test_a_run_that_was_killed_is_gone_on_with(project: Project, failpoint: str) -> None:
+    project.run(failpoints=f"{failpoint}=kill", status=-signal.SIGKILL)
+    project.change()
+    project.run()
+    project.assert_fresh()
+    assert {each["state"] for each in project.run().values()} == {"current"}
+
+
+def test_two_runs_at_once_end_and_their_targets_are_equal_to_their_tables(project: Project) -> None:
+    both = [project.start(), project.start()]
+    for child in both:
+        project.end(child, 0)
+    project.assert_fresh()
+    assert {each["state"] for each in project.run().values()} == {"current"}
