@@ -17,10 +17,12 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.core.job.target_state import TargetLog
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.ports.catalog import LogProbe
+from iscp.ports.consumer import ConsumerKind
 from iscp.ports.engine import Engine
 from iscp.ports.retention_hold import RetentionHold
 from iscp.ports.system import Clock, Failpoints
 from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
+from iscp.runtime.worker.target_probe import TargetProbes
 
 LOG_PROBES: Mapping[TargetLog, LogProbe] = {TargetLog.DELTA: DeltaProbe(), TargetLog.LANCE: VersionProbe()}
 """The probe for each kind of log that a target may have."""
@@ -57,6 +59,12 @@ class TableAccess:
             source,
             cached_max,
         )
+
+    def target_probes(self, kinds: Callable[[str], ConsumerKind]) -> TargetProbes:
+        """Return probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
+        cached.
+        """
+        return TargetProbes(LOG_PROBES, kinds, self.sinks(self.source(), lambda uri: uri, cached_max=0))
 
     def holds(self, source: DeltaChangeSource) -> RetentionHold:
         return DeltaRetentionHold(source.properties, property_setter(self.spark.root))

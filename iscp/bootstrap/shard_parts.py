@@ -11,7 +11,7 @@ from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.foundation import Foundation, compose_places
-from iscp.bootstrap.iteration_parts import LOG_PROBES, TableAccess
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.events import Reports
@@ -121,12 +121,7 @@ def compose_engine(
 
 
 def compose_target_probes(foundation: Foundation) -> TargetProbes:
-    """Compose probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
-    cached.
-    """
-    tables = _table_access(foundation)
-    environment = tables.sinks(tables.source(), lambda uri: uri, cached_max=0)
-    return TargetProbes(LOG_PROBES, foundation.kinds.kind, environment)
+    return _table_access(foundation).target_probes(foundation.kinds.kind)
 
 
 def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) -> IterationPorts:

@@ -14,7 +14,7 @@ from iscp.cli.shell.arguments import absolute_table, absolute_target
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.run.job_selection import JobSelection
 from iscp.core.run.run_forecast import JobForecast
-from iscp.core.run.run_plan import RunPlan
+from iscp.core.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX, RunPlan
 from iscp.core.run.run_result import RunResult
 from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import RunFields, to_spec_json
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from iscp.runtime.local.local_run import RequestedJob
-
-PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
-"""Tables whose jobs are run at once: where `parallel` is not given, and at the most."""
 
 
 def local(spark: SparkSession | None = None, *, config: str | Path | None = None) -> Lake:

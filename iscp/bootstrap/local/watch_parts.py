@@ -11,7 +11,7 @@ from iscp.adapters.delta.log.directory_notices import DirectoryNotices
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
-from iscp.bootstrap.iteration_parts import LOG_PROBES, TableAccess
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.settings.config import NodeConfig
@@ -23,7 +23,6 @@ from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
-from iscp.runtime.worker.target_probe import TargetProbes
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +49,7 @@ def compose_watch(
         random.random,
         evaluate_trigger=TriggerRegistry(config.triggers.allow).evaluate,
     )
-    probes = TargetProbes(LOG_PROBES, kinds, tables.sinks(tables.source(), lambda uri: uri, cached_max=0))
-    scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, end)
+    scheduler = Scheduler(schedule, DeltaProbe(), tables.target_probes(kinds), clock, end)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     executor = Executor(
         runner,

@@ -19,6 +19,7 @@ from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
+from iscp.core.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX
 from iscp.core.values.errors import IscpError
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from iscp.runtime.local.job_registrar import RunOrders
     from iscp.runtime.local.local_run import LocalRun, RequestedJob
     from iscp.runtime.local.local_watch import LocalWatch
-
-PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
-"""Tables whose jobs are run at once: by default, and at the most."""
 
 STOP_S = 20.0
 """Seconds that what is at work when a watch is ended may take to end by itself; then it ends before its next commit."""

@@ -13,6 +13,9 @@ from graphlib import CycleError, TopologicalSorter
 
 from iscp.core.values.errors import InvalidRequest
 
+PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
+"""Tables whose jobs are run at once: by default, and at the most."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:

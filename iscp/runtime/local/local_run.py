@@ -13,10 +13,10 @@ from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.run.run_plan import PlannedJob, RunPlan
 from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.errors import ErrorCode, IscpError
-from iscp.core.values.untrusted_values import named_error
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.untrusted_values import error_code
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
-from iscp.runtime.local.unit_runner import UnitRunner
+from iscp.runtime.local.unit_runner import UnitRunner, fault_words
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +153,7 @@ class LocalRun:
 
 def failed(job: RequestedJob, error: Exception) -> RunResult:
     """Return the result of a job that could not be begun."""
-    code = error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL
-    text = str(error) if isinstance(error, IscpError) else named_error(error)
-    return unregistered(job, ResultState.FAILED, code, text)
+    return unregistered(job, ResultState.FAILED, error_code(error), fault_words(error))
 
 
 def unregistered(job: RequestedJob, state: ResultState, code: int, error: str) -> RunResult:

@@ -8,11 +8,11 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_forecast import Forecast, JobForecast, forecast_action
 from iscp.core.run.run_plan import RunPlan
-from iscp.core.values.errors import IscpError, TableNotFound
-from iscp.core.values.untrusted_values import named_error
+from iscp.core.values.errors import TableNotFound
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.local_run import RequestedJob
+from iscp.runtime.local.unit_runner import fault_words
 
 _WRITES = (Forecast.CREATE, Forecast.UPDATE, Forecast.REBUILD, Forecast.TAKE_OVER)
 
@@ -45,10 +45,8 @@ def _forecast(
         if upstream:  # it is the target of a job that would be created
             return _of(job, Forecast.CREATE, f"once {', '.join(repr(each) for each in upstream)} is there")
         return _of(job, Forecast.REFUSED, str(error))
-    except IscpError as error:
-        return _of(job, Forecast.REFUSED, str(error))
     except Exception as error:  # noqa: BLE001  (one job's fault is its own)
-        return _of(job, Forecast.REFUSED, named_error(error))
+        return _of(job, Forecast.REFUSED, fault_words(error))
     versions = _versions(registered, newest)
     action, why = forecast_action(
         registered.standing,

@@ -112,8 +112,13 @@ def result_of(row: JobRow) -> RunResult:
 
 
 def _not_begun(row: JobRow, error: Exception) -> RunResult:
-    text = str(error) if isinstance(error, IscpError) else named_error(error)
-    return replace(result_of(row), state=ResultState.FAILED, error_code=int(error_code(error)), error=text)
+    code = int(error_code(error))
+    return replace(result_of(row), state=ResultState.FAILED, error_code=code, error=fault_words(error))
+
+
+def fault_words(error: Exception) -> str:
+    """Return an error as a result says it: with its remedy, or, of what others raised, with its class."""
+    return str(error) if isinstance(error, IscpError) else named_error(error)
 
 
 def _end_all(jobs: Iterable[JobProgress], code: int, error: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import iscp
+from iscp.core.run.run_plan import PARALLEL_MAX
 from iscp.core.values.errors import InvalidRequest
-from iscp.lake.local_lake import PARALLEL_MAX, Lake
+from iscp.lake.local_lake import Lake
 
 
 @pytest.fixture
