@@ -21,6 +21,7 @@ from benchmarks.propagation.medallion import FEW, Kind, chosen
 from benchmarks.propagation.table import place_into, render
 
 DRIVERS = ("iscp", "streaming", "spark", "duckdb")
+_FILE = click.Path(exists=True, path_type=Path)
 STEPS = [step.value for step in Step if step is not Step.FIRST]
 
 
@@ -68,21 +69,26 @@ def measure(names: tuple[str, ...], steps: tuple[str, ...], few: bool, idle_s: f
 @click.option("--batch-interval-s", type=click.FloatRange(0), default=1.0, show_default=True, help="Of streaming.")
 @click.option("--idle-s", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Without any change.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--table", "made", type=click.Path(exists=True, path_type=Path), help="Measure nothing: a run's JSON.")
-@click.option("--into", type=click.Path(exists=True, path_type=Path), help="The document that gets the tables.")
+@click.option("--table", "made", multiple=True, type=_FILE, help="Measure nothing: a run's JSON.")
+@click.option("--into", type=_FILE, help="The document that gets the tables.")
 def main(
-    names: tuple[str, ...], steps: tuple[str, ...], as_json: bool, made: Path | None, into: Path | None, **size: Any
+    names: tuple[str, ...],
+    steps: tuple[str, ...],
+    as_json: bool,
+    made: tuple[Path, ...],
+    into: Path | None,
+    **size: Any,
 ) -> None:
     """Measure how changes propagate, or make tables of what was measured."""
-    if made is None:
-        found = measure(names or DRIVERS, steps or tuple(STEPS), **size)
-        click.echo(json.dumps(found) if as_json else render(found))
+    if not made:
+        runs = [measure(names or DRIVERS, steps or tuple(STEPS), **size)]
+        click.echo(json.dumps(runs[0]) if as_json else render(runs[0]))
     else:
-        found = json.loads(made.read_text())
+        runs = [json.loads(each.read_text()) for each in made]
     if into is not None:
-        place_into(into, found)
-    elif made is not None:
-        click.echo(render(found))
+        place_into(into, runs)
+    elif made:
+        click.echo("\n".join(map(render, runs)))
 
 
 if __name__ == "__main__":

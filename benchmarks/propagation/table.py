@@ -31,20 +31,25 @@ def render(found: Mapping[str, Any]) -> str:
         ("Megabytes written until then (mean).", lambda each: f"{each['bytes'] / 1e6:.2f}"),
         ("Right after each round.", _right),
     )
-    lines = [_machine(found), ""]
+    lines = [f"### {_size(found)}", "", _machine(found), ""]
     for title, cell in parts:
         lines += [title, "", *table(cell), ""]
     lines += [line for name in drivers for line in _limits(name, found["drivers"][name])]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def place_into(document: Path, found: Mapping[str, Any]) -> None:
-    """Replace what stands between BEGIN and END. Raises ValueError if the document does not have them."""
+def place_into(document: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Put the tables of runs between BEGIN and END. Raises ValueError if the document does not have these lines."""
     before, begin, rest = document.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{document} has no lines {BEGIN} and {END}")
-    document.write_text(f"{before}{BEGIN}\n{render(found)}{END}{after}")
+    tables = "\n".join(map(render, runs))
+    document.write_text(f"{before}{BEGIN}\n{tables}{END}{after}")
+
+
+def _size(found: Mapping[str, Any]) -> str:
+    return f"{found['size']['trips']:,} trips, {found['size']['days']} days of flights"
 
 
 def _machine(found: Mapping[str, Any]) -> str:
@@ -54,9 +59,8 @@ def _machine(found: Mapping[str, Any]) -> str:
     return (
         f"{found['at']}: {machine['cpus']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, {machine['system']}, "
         f"Python {machine['python']}, {versions}. Load average before the run: {machine['load_before']}. "
-        f"{found['views']} views, {found['derived']} derived tables, {size['days']} days of flights, {size['trips']:,} "
-        f"trips, {size['rounds']} rounds, batch interval {size['batch_interval_s']:g} s, nodes of iscp: "
-        f"{size['nodes']}, idle for {size['idle_s']:g} s."
+        f"{found['views']} views, {found['derived']} derived tables, rounds: {size['rounds']}, batch interval "
+        f"{size['batch_interval_s']:g} s, nodes of iscp: {size['nodes']}, idle for {size['idle_s']:g} s."
     )
 
 

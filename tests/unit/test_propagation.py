@@ -211,13 +211,16 @@ def test_the_table_has_each_step_and_says_what_is_wrong_and_what_a_driver_cannot
     )
     document = tmp_path / "document.md"
     document.write_text(f"above\n{BEGIN}\nformer\n{END}\nbelow\n")
-    place_into(document, found_by({"one": rounds}))
+    found = found_by({"one": rounds})
+    place_into(document, [found, {**found, "size": {**found["size"], "trips": 5_000_000}}])
+    assert "\n### 5,000,000 trips, " in document.read_text()
+    assert document.read_text().count("\n### ") == 2
     assert "former" not in document.read_text()
     assert document.read_text().startswith("above\n")
     assert document.read_text().endswith("\nbelow\n")
     document.write_text("empty")
     with pytest.raises(ValueError, match="has no lines"):
-        place_into(document, found_by({"one": rounds}))
+        place_into(document, [found])
 
 
 def test_a_share_of_few_values_lies_between_them() -> None:
