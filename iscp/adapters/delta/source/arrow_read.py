@@ -146,14 +146,18 @@ def read_changes(
     columns: Sequence[str],
     by_cdf: bool,
     allowance: Allowance,
+    *,
+    new_schema: bool = True,
 ) -> pa.Table:
     """Return `columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest
     first.
 
-    `by_cdf`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
-    TooLarge where the rows would take more memory than allowed, and ChangesUnavailableError where a file is gone.
+    `by_cdf`: what the commits added and removed counts only if the table has a change data feed. `new_schema`: a commit
+    that carries the table's metadata may have changed its columns. Raises NotDirect, TooLarge where the rows would take
+    more memory than allowed, and ChangesUnavailableError where a file is gone.
     """
-    reshaped = any(commit.reshapes for commit, _ in commits)
+    # Where columns stay as they were and no file came or went, no row is of another shape: a property was set.
+    reshaped = any(commit.reshapes for commit, _ in commits) and (new_schema or any(files for _, files in commits))
     if (by_cdf and not shape.cdf_on) or not shape.readable(columns, arrays=True) or reshaped:
         raise NotDirectError
     schema = arrow_schema(shape.selected(columns))

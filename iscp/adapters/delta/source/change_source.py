@@ -179,7 +179,7 @@ class DeltaChangeSource:
         commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
         memory = self._small_bytes_max * DECODED_FACTOR
         try:
-            rows = read_changes(uri, commits, shape, columns, by_cdf, Allowance(memory))
+            rows = read_changes(uri, commits, shape, columns, by_cdf, Allowance(memory), new_schema=span.new_schema)
         except TooLargeError:
             return False
         except NotDirectError:

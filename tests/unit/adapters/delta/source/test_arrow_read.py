@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from iscp.adapters.delta.log.commits import read_changed_files
 from iscp.adapters.delta.rows.parquet_files import Allowance
@@ -23,12 +24,11 @@ def rows(*ids: int, **more: object) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "v": [f"v{i}" for i in ids], **more})
 
 
-def read(uri: str, versions: range, *columns: str) -> list[tuple[object, ...]]:
+def read(uri: str, versions: range, *columns: str, new_schema: bool = True) -> list[tuple[object, ...]]:
     commits = [read_changed_files(uri, version) for version in versions]
     shape = Shape.of(DeltaTable(uri))
-    table = read_changes(
-        uri, [commit for commit in commits if commit], shape, columns or ("id", "v"), True, Allowance(MEMORY)
-    )
+    found, names = [commit for commit in commits if commit], columns or ("id", "v")
+    table = read_changes(uri, found, shape, names, True, Allowance(MEMORY), new_schema=new_schema)
     assert table.schema.names[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     return [tuple(row.values())[:-1] for row in table.to_pylist()]
 
@@ -60,6 +60,18 @@ def test_partition_columns_and_columns_younger_than_a_file(tmp_path: Path) -> No
     assert read(uri, range(2, 3), "id", "p", "n", "late") == [(4, "c", 9, None, "insert", 2)]
     DeltaTable(uri).delete("id < 3")
     assert {*read(uri, range(3, 4), "id", "p", "n")} == {(1, "a b", 7, "delete", 3), (2, None, 8, "delete", 3)}
+
+
+def test_a_property_is_no_reason_for_spark_and_a_column_is(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, rows(1), configuration=FEED)
+    DeltaTable(uri).alter.set_table_properties({"touched": "1"}, raise_if_not_exists=False)
+    DeltaTable(uri).alter.add_columns(Field("late", PrimitiveType("long")))
+    write_deltalake(uri, rows(2, late=[5]), mode="append")
+    assert read(uri, range(1, 2), new_schema=False) == []
+    for versions, new_schema in ((range(1, 3), True), (range(2, 3), True), (range(1, 4), False)):
+        with pytest.raises(NotDirectError):
+            read(uri, versions, new_schema=new_schema)
 
 
 def test_a_table_without_a_feed_or_with_deletion_vectors_is_left_to_spark(tmp_path: Path) -> None:
