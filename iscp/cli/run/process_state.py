@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from iscp.adapters.telemetry.logging import configure_logging
+from iscp.cli.shell.signal_answers import restore_answers
 from iscp.core.settings.config import LogFormat, LogLevel
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
@@ -18,14 +16,12 @@ def process_of_a_run() -> Iterator[None]:
     """Within, only errors are logged, as what is less is in the jobs' results; answers to signals are restored too."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    answers = {number: signal.getsignal(number) for number in SIGNALS}
     root.handlers.clear()  # so that they are not closed
     try:
         configure_logging(LogFormat.TEXT, LogLevel.ERROR, {})
-        yield
+        with restore_answers():
+            yield
     finally:
         logging.captureWarnings(False)
         root.handlers[:] = handlers
         root.setLevel(level)
-        for number, answer in answers.items():
-            signal.signal(number, answer)

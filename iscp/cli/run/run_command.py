@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +15,7 @@ from iscp.cli.shell.arguments import TARGET, WholeNumber, account_option, anywhe
 from iscp.cli.shell.error_words import show_error
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.signal_answers import answer_first_signal, end_at_once
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
 from iscp.core.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.core.run.run_plan import RunPlan
     from iscp.runtime.local.job_registrar import RunOrders
-    from iscp.runtime.local.local_run import LocalRun, RequestedJob
-    from iscp.runtime.local.local_watch import LocalWatch
+    from iscp.runtime.local.local_run import RequestedJob
 
 STOP_S = 20.0
 """Seconds that what is at work when a watch is ended may take to end by itself; then it ends before its next commit."""
@@ -66,7 +64,8 @@ def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> No
     Exit status 0; 1 if a job failed, or the files are wrong, and then nothing was begun; 130 after Ctrl-C: what is
     committed by then stays, and the next run goes on from there.
     """
-    from iscp.cli.run.process_state import process_of_a_run
+    with end_at_once():
+        from iscp.cli.run.process_state import process_of_a_run
 
     try:
         with process_of_a_run():
@@ -94,16 +93,17 @@ def _run(
     file: Path | None,
     account: str,
 ) -> int:
-    from iscp.bootstrap.local.local_engine import LocalEngine
-    from iscp.bootstrap.local.local_settings import local_settings
-    from iscp.cli.run.run_files import read_run_files
-    from iscp.cli.run.run_output import show_forecasts
-    from iscp.core.run.job_selection import JobSelection
-    from iscp.runtime.local.job_registrar import RunOrders
+    with end_at_once():
+        from iscp.bootstrap.local.local_engine import LocalEngine
+        from iscp.bootstrap.local.local_settings import local_settings
+        from iscp.cli.run.run_files import read_run_files
+        from iscp.cli.run.run_output import show_forecasts
+        from iscp.core.run.job_selection import JobSelection
+        from iscp.runtime.local.job_registrar import RunOrders
 
     if watch and (dry_run or fail_fast):
         raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")
-    _end_by_signals()
+    answer_first_signal(lambda number: sys.exit(128 + number))  # no job was begun: what was opened is closed
     quiet = invocation.output == "json"
     wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
     orders = RunOrders(full_refresh, take_over)
@@ -127,12 +127,12 @@ def _carry_out(
     began_s = time.monotonic()
     listener = RunObjects() if quiet else RunLines(jobs, plan.chosen)
     run = engine.run(jobs, plan, orders, listener, parallel)
-    stopped = _stop_by_signals(run)
+    come = answer_first_signal(lambda number: run.stop())
     results = run.run()
     if not quiet:
         show_summary(results, time.monotonic() - began_s)
-    if stopped:
-        return 128 + stopped[0]
+    if come:
+        return 128 + come[0]
     return 0 if all(each.ok for each in results) else ExitStatus.FAILED
 
 
@@ -140,35 +140,7 @@ def _watch(engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders:
     from iscp.cli.run.run_output import RunObjects, WatchLines
 
     watch = engine.watch(jobs, plan, orders, RunObjects() if quiet else WatchLines(jobs, plan.chosen))
-    _stop_by_signals(watch)
+    answer_first_signal(lambda number: watch.stop())
     if not quiet:
         say(f"watching {len(plan.chosen)} jobs; Ctrl-C ends it")
     return 0 if watch.run(STOP_S) else ExitStatus.FAILED
-
-
-def _end_by_signals() -> None:
-    """Have the process end by a signal as long as no job was begun: what was opened is closed, Spark too."""
-
-    def end(number: int, frame: object) -> NoReturn:
-        _answer_signals(signal.SIG_DFL)
-        sys.exit(128 + number)
-
-    _answer_signals(end)
-
-
-def _stop_by_signals(run: LocalRun | LocalWatch) -> list[int]:
-    """Have the run end in order by the first signal, and the process by the second; return those that have come."""
-    come: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        come.append(number)
-        _answer_signals(signal.SIG_DFL)
-        run.stop()
-
-    _answer_signals(stop)
-    return come
-
-
-def _answer_signals(answer: signal.Handlers | Callable[[int, FrameType | None], object]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, answer)

@@ -13,3 +13,5 @@ class ExitStatus(IntEnum):
     """A comparison was made, and source and target are not equal."""
     NOT_FRESH = 5
     """Jobs were checked, and one is late or failed."""
+    INTERRUPTED = 130
+    """Ctrl-C ended the command, as it does in shells: 128 and the number of SIGINT."""

@@ -73,6 +73,8 @@ class RootGroup(click.Group):
                 raise
             show_usage_error(error, error.option)
             ctx.exit(ExitStatus.WRONG_USAGE)
+        except KeyboardInterrupt:  # of which click says "Aborted!", with the status of a failure
+            ctx.exit(ExitStatus.INTERRUPTED)
 
     def _fail(self, ctx: click.Context, error: IscpError) -> None:
         show_error(error, ctx.ensure_object(Invocation).output, lines=self.own_words)

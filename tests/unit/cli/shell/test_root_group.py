@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from iscp.cli.iscp_admin import cli
-from iscp.cli.shell.root_group import USAGE_CHARS_MAX
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.root_group import USAGE_CHARS_MAX, RootGroup
 
 
 def run(*arguments: str) -> Result:
@@ -44,3 +46,15 @@ def test_without_arguments_the_help_is_shown_as_it_is(arguments: tuple[str, ...]
     assert told.exit_code == 2
     assert "Commands:" in told.stderr.splitlines()
     assert "error:" not in told.stderr
+
+
+def test_ctrl_c_ends_a_command_with_the_status_that_shells_have_for_it() -> None:
+    @click.group(cls=RootGroup)
+    def root() -> None: ...
+
+    @root.command()
+    def waiting() -> None:
+        raise KeyboardInterrupt
+
+    told = CliRunner().invoke(root, ["waiting"])
+    assert (told.exit_code, told.output) == (ExitStatus.INTERRUPTED, "")

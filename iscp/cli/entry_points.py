@@ -1,0 +1,17 @@
+"""The entry points of the programs `iscp` and `iscp-admin`: Ctrl-C ends them in order also while their modules load."""
+
+from __future__ import annotations
+
+from iscp.cli.shell.signal_answers import end_at_once
+
+
+def iscp() -> None:
+    with end_at_once():
+        from iscp.cli.iscp import main
+    main()
+
+
+def iscp_admin() -> None:
+    with end_at_once():
+        from iscp.cli.iscp_admin import main
+    main()
