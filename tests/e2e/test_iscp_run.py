@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.core.values.errors import ErrorCode
 from tests.e2e.harness import MARK, assert_equal, delete, leftovers, read, upsert, wait_for
+from tests.processes import gone_within
 
 TIMEOUT_S = 100.0
 
@@ -42,14 +44,17 @@ class Project:
         self.root, self.mark = root, uuid4().hex
         self.orders = f"{root}/orders"
         write_deltalake(self.orders, rows(0, 10), configuration={"delta.enableChangeDataFeed": "true"})
+        (root / "tmp").mkdir()
         (root / "jobs.yaml").write_text(JOBS.format(lake=root))
         self._children: list[subprocess.Popen[str]] = []
 
-    def start(self, *options: str, failpoints: str = "") -> subprocess.Popen[str]:
+    def start(
+        self, *options: str, failpoints: str = "", java_home: str = "/no-java", path: str = "/no-programs"
+    ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "iscp.cli.iscp", "run", "jobs.yaml", "-o", "json", *options]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ISCP_")}
         environ |= {"PYTHONPATH": str(Path(__file__).parents[2]), MARK: self.mark, "ISCP_FAILPOINTS": failpoints}
-        environ |= {"JAVA_HOME": f"{self.root}/no-java", "PATH": f"{self.root}/no-programs"}
+        environ |= {"JAVA_HOME": java_home, "PATH": path, "TMPDIR": f"{self.root}/tmp"}
         child = subprocess.Popen(
             command, cwd=self.root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -124,3 +129,31 @@ def test_two_runs_at_once_end_and_their_targets_are_equal_to_their_tables(projec
         project.end(child, 0)
     project.assert_fresh()
     assert {each["state"] for each in project.run().values()} == {"current"}
+
+
+SILENT_JAVA = """#!/bin/sh
+case "$*" in *-version*) printf ' %s = %s\\n' java.home {home} java.version 17 >&2; exit;; esac
+echo $$ > {home}/pid
+exec sleep 600
+"""
+"""A Java that never opens its gateway, so that Spark is always about to start."""
+
+VIEW = "CREATE MATERIALIZED VIEW totals AS SELECT customer, sum(total) AS total FROM orders GROUP BY customer"
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_a_signal_while_spark_starts_ends_the_run_and_the_start(project: Project, watch: bool) -> None:
+    home = project.root / "java"
+    java = home / "bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text(SILENT_JAVA.format(home=home))
+    java.chmod(0o755)
+    (project.root / "views.sql").write_text(VIEW)
+    tables = ("views.sql", "--table", f"orders={project.orders}", "--target-root", str(project.root))
+    child = project.start(*tables, *(["--watch"] if watch else []), java_home=str(home), path=os.environ["PATH"])
+    wait_for("Java has started", lambda: (home / "pid").is_file() and (home / "pid").read_text() != "", TIMEOUT_S)
+    child.send_signal(signal.SIGTERM)
+    said = project.end(child, 0 if watch else 128 + signal.SIGTERM)
+    assert said.get("totals", {"error_code": ErrorCode.CANCELED})["error_code"] == ErrorCode.CANCELED
+    assert gone_within(int((home / "pid").read_text()), 5)
+    assert list((project.root / "tmp").iterdir()) == []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.system.clock import SystemClock
@@ -52,9 +53,10 @@ class LocalEngine:
         """
         own = LocalSpark(config) if spark is None else None
         self._closing = ExitStack()
+        self._deferred: DeferredSpark | None = None
         if own is not None:
             self._closing.callback(own.close)
-            spark = own.deferred()
+            self._deferred = spark = own.deferred()
         assert spark is not None
         self._spark, self._config = spark, config
         self._closing.callback(spark.stop)
@@ -155,6 +157,14 @@ class LocalEngine:
         if kind.explain is None:
             raise InvalidRequest(f"{kind.name} keeps no query", about="job", remedy="Explain a job that keeps one")
         return kind.explain(consumer, self._catalog)
+
+    def give_up_spark(self) -> None:
+        """Have nothing start Spark from now on, and end a start that is under way: this is to be closed soon.
+
+        From any thread, or a handler of a signal.
+        """
+        if self._deferred is not None:
+            self._deferred.give_up()
 
     def close(self) -> None:
         """Stop Spark, if it was started for this."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,17 @@ class LocalSpark:
         """Return Spark that has not started. Raises ConfigurationError where a key of a bucket cannot be read."""
         enter_s3(self._config.storage.s3)  # before the JVM and other children: they inherit it
         master = self._config.spark.master
-        return DeferredSpark(self._start, local=master == "local" or master.startswith("local["))
+        spark = DeferredSpark(
+            lambda: self._start(lambda: spark.given_up), local=master == "local" or master.startswith("local[")
+        )
+        return spark
 
-    def _start(self) -> SparkRuntime:
+    def _start(self, given_up: Callable[[], bool]) -> SparkRuntime:
         from iscp.adapters.delta.spark.session import SparkRuntime
         from iscp.bootstrap.configuration.spark_settings import spark_settings
 
         work_dir = self._closing.enter_context(scratch_directory("iscp-run-"))
-        return SparkRuntime.start(spark_settings(self._config, work_dir))
+        return SparkRuntime.start(spark_settings(self._config, work_dir), given_up)
 
     def close(self) -> None:
         """Remove what Spark has left, once it has stopped."""

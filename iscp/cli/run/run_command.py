@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.core.run.run_plan import RunPlan
     from iscp.runtime.local.job_registrar import RunOrders
-    from iscp.runtime.local.local_run import RequestedJob
+    from iscp.runtime.local.local_run import LocalRun, RequestedJob
+    from iscp.runtime.local.local_watch import LocalWatch
 
 STOP_S = 20.0
 """Seconds that what is at work when a watch is ended may take to end by itself; then it ends before its next commit."""
@@ -127,7 +128,7 @@ def _carry_out(
     began_s = time.monotonic()
     listener = RunObjects() if quiet else RunLines(jobs, plan.chosen)
     run = engine.run(jobs, plan, orders, listener, parallel)
-    come = answer_first_signal(lambda number: run.stop())
+    come = _stop_by_signal(engine, run)
     results = run.run()
     if not quiet:
         show_summary(results, time.monotonic() - began_s)
@@ -140,7 +141,19 @@ def _watch(engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders:
     from iscp.cli.run.run_output import RunObjects, WatchLines
 
     watch = engine.watch(jobs, plan, orders, RunObjects() if quiet else WatchLines(jobs, plan.chosen))
-    answer_first_signal(lambda number: watch.stop())
+    _stop_by_signal(engine, watch)
     if not quiet:
         say(f"watching {len(plan.chosen)} jobs; Ctrl-C ends it")
     return 0 if watch.run(STOP_S) else ExitStatus.FAILED
+
+
+def _stop_by_signal(engine: LocalEngine, run: LocalRun | LocalWatch) -> list[int]:
+    """Have the first signal end the run in order, and a start of Spark that it may be waiting for; return those that
+    have come.
+    """
+
+    def stop(number: int) -> None:
+        run.stop()
+        engine.give_up_spark()
+
+    return answer_first_signal(stop)

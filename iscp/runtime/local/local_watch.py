@@ -23,7 +23,7 @@ from iscp.core.job.job_row import JobReport, JobRow, JobState
 from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.values.errors import ErrorCode, TableNotFound, TemporaryError
+from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, TableNotFound, TemporaryError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.ports.catalog import LogNotices
 from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
@@ -114,7 +114,7 @@ class LocalWatch:
         self._end.put(None)
 
     def _register_waiting(self) -> None:
-        taken = [number for number in self._waiting if self._register(number)]
+        taken = [number for number in self._waiting if not self._stopped and self._register(number)]
         if not taken:
             return
         self._waiting = [number for number in self._waiting if number not in taken]
@@ -201,7 +201,9 @@ class LocalWatch:
         self._say_once(number, fault)
 
     def _say_once(self, number: int, result: RunResult) -> None:
-        """Have the listener hear of a fault, unless it is the one that it has heard of last."""
+        """Have the listener hear of a fault, unless it has heard of it last, or the end may be why."""
+        if self._stopped and result.error_code < PERMANENT_FROM:
+            return
         if self._told.get(number) != result.error:
             self._told[number] = result.error
             self._listener.end(number, result)

@@ -111,6 +111,18 @@ class DeferredSpark:
         """Return whether Spark is as it is to be, which it also is as long as nothing has needed it."""
         return self._fault is None if self.spark is None else self.spark.alive()
 
+    @property
+    def given_up(self) -> bool:
+        """Return whether nothing starts Spark from now on, and who starts it is to end that."""
+        return self._ended
+
+    def give_up(self) -> None:
+        """Start Spark no more, and end a start that is under way; what has started goes on.
+
+        From any thread, or a handler of a signal.
+        """
+        self._ended = True  # no lock: the thread that a signal interrupts may have it
+
     def kill(self) -> None:
         """Kill Spark, also if it is about to start. Nothing starts it from now on."""
         if (spark := self._end()) is not None:

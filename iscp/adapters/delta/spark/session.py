@@ -32,7 +32,7 @@ from iscp.adapters.delta.spark.jvm_launch import (
 from iscp.core.values.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -60,17 +60,20 @@ class SparkRuntime:
         """True if tasks run within the JVM, and not on executors elsewhere."""
 
     @classmethod
-    def start(cls, settings: SparkSettings) -> SparkRuntime:
-        """Starts JVM and session. Raises ConfigurationError, Unavailable (no jars) or EngineError."""
-        return cls._start(settings, training=None)
+    def start(cls, settings: SparkSettings, given_up: Callable[[], bool] = lambda: False) -> SparkRuntime:
+        """Starts JVM and session. Raises ConfigurationError, Unavailable (no jars) or EngineError.
+
+        Once it was `given_up`, which may be at any time, the JVM is killed, and Canceled raised.
+        """
+        return cls._start(settings, None, given_up)
 
     @classmethod
     def start_training(cls, settings: SparkSettings, archive: Path) -> SparkRuntime:
         """Start as `start` does, but the JVM notes the classes it loads and writes them to `archive` when stopped."""
-        return cls._start(settings, training=archive)
+        return cls._start(settings, archive, lambda: False)
 
     @classmethod
-    def _start(cls, settings: SparkSettings, training: Path | None) -> SparkRuntime:
+    def _start(cls, settings: SparkSettings, training: Path | None, given_up: Callable[[], bool]) -> SparkRuntime:
         hold = _claim(settings)
         try:
             environ = dict(os.environ)
@@ -86,11 +89,12 @@ class SparkRuntime:
             command = java_command(java.executable, settings, class_path, options, environ)
             write_properties(settings)
             try:
-                gateway = Gateway.launch(command, java_environ(settings, environ), settings.scratch_dir)
+                gateway = Gateway.launch(command, java_environ(settings, environ), settings.scratch_dir, given_up)
             finally:
                 properties_file(settings).unlink()  # it has been read, and may hold secrets
             try:
-                root = _connect(gateway, settings, jars)
+                with gateway.kill_if(given_up):
+                    root = _connect(gateway, settings, jars)
             except BaseException:
                 gateway.kill()
                 _forget()

@@ -114,3 +114,27 @@ def test_each_use_is_announced_on_its_thread_after_the_start() -> None:
     session = spark.new_session()
     assert isinstance(session.conf, FakeSession.Conf)
     assert uses[0] == (start.spark, threading.get_ident())
+
+
+def test_what_starts_spark_knows_when_that_is_given_up() -> None:
+    start, known = Starter(), list[bool]()
+    spark = DeferredSpark(start, local=True)
+
+    def give_up() -> None:
+        known.append(spark.given_up)
+        spark.give_up()
+        known.append(spark.given_up)
+
+    start.before = give_up
+    with pytest.raises(EngineError, match="while it started"):
+        spark.root.conf  # noqa: B018
+    assert (known, start.spark.ended) == ([False, True], ["kill"])
+
+
+def test_spark_that_has_started_goes_on_when_starts_are_given_up() -> None:
+    start = Starter()
+    spark = DeferredSpark(start, local=True)
+    spark.root.conf  # noqa: B018
+    spark.give_up()
+    spark.new_session().conf  # noqa: B018
+    assert (start.spark.ended, spark.alive()) == ([], True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.gateway import Gateway
-from iscp.core.values.errors import EngineError
+from iscp.core.values.errors import Canceled, EngineError
 from tests.processes import gone_within
 
 # What PythonGatewayServer does: writes port and secret, then waits for the end of its stdin.
@@ -60,6 +60,39 @@ def test_killing_twice_is_killing_once(tmp_path: Path) -> None:
 def test_an_end_before_the_gateway_is_up_is_an_error(tmp_path: Path, ending: str, reason: str) -> None:
     with pytest.raises(EngineError, match=reason):
         Gateway.launch([sys.executable, "-c", f"import os, sys; {ending}"], os.environ, tmp_path)
+
+
+def test_a_start_that_is_given_up_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    """The child never opens its gateway: the wait would last for START_TIMEOUT_S."""
+    began = tmp_path / "began"
+    silent = f"import os, time; open({str(began)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(Canceled, match="while it started"):
+        Gateway.launch(
+            [sys.executable, "-c", silent], os.environ, tmp_path, lambda: began.exists() and began.read_text() != ""
+        )
+    assert gone_within(int(began.read_text()), 5)
+    assert list(tmp_path.iterdir()) == [began]
+
+
+def test_what_is_given_up_while_something_waits_for_the_child_is_broken_off(tmp_path: Path) -> None:
+    gateway, given_up = Gateway.launch(gateway_command(tmp_path), os.environ, tmp_path), threading.Event()
+
+    def wait_for_the_child() -> None:
+        given_up.set()
+        assert gone_within(gateway.pid, 5)
+        raise ConnectionResetError("as of a socket")
+
+    with pytest.raises(Canceled, match="while it started"), gateway.kill_if(given_up.is_set):
+        wait_for_the_child()
+    assert not gateway.alive()
+
+
+def test_an_error_while_nothing_is_given_up_stays_as_it_is(tmp_path: Path) -> None:
+    gateway = Gateway.launch(gateway_command(tmp_path), os.environ, tmp_path)
+    with pytest.raises(ConnectionResetError), gateway.kill_if(lambda: False):
+        raise ConnectionResetError("of its own")
+    assert gateway.alive()
+    gateway.kill()
 
 
 def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
