@@ -11,8 +11,9 @@ from pathlib import Path
 
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from tests import quick_spark
+from tests.both_ways.keepers import BY_TURNS, Keeper
 from tests.random_logs.log_check import LogCheck
-from tests.random_logs.playing import SHRINKS_MAX, play_seeds
+from tests.random_logs.playing import COMMAND, SHRINKS_MAX, play_seeds
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="and then no further seed")
     parser.add_argument("--shrinks", type=int, default=SHRINKS_MAX, help="cases that are tried to make one smaller")
+    parser.add_argument("--turns", action="store_true", help="a node and runs take turns at the followers")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # refused and lost changes are what cases are made of
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
@@ -29,9 +31,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as work:
         runtime = SparkRuntime.start(SparkSettings(work_dir=Path(work), conf=quick_spark.QUICKER_CONF))
         try:
-            check = LogCheck(runtime, Path(work, "logs"))
+            check = LogCheck(runtime, Path(work, "logs"), BY_TURNS if options.turns else (Keeper.NODE,))
             going_on = (seed for seed in seeds if time.monotonic() < until_s)
-            played = play_seeds(going_on, check.check, options.shrinks)
+            command = f"{COMMAND} --turns" if options.turns else COMMAND
+            played = play_seeds(going_on, check.check, options.shrinks, command=command)
         finally:
             runtime.stop()
     said = [f"  {number} × {what}" for of in (check.ways, check.refused) for what, number in of.most_common()]

@@ -38,6 +38,7 @@ from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
+from tests.both_ways.keepers import Brought, Keeper, RunKeeper, brought_by, kept_by_cluster, registered, request_of
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.random_logs.cases import Follower, Kind
@@ -58,6 +59,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self._engine = SparkEngine(self.runtime.root, self.runtime.new_session)
+        self._runs = RunKeeper(lambda: self.runtime, 0 if self.by_spark else DIRECT_BYTES_MAX)
         self.restart()
 
     def restart(self) -> None:
@@ -74,16 +76,38 @@ class Node:
         )
         self._runner = Runner(self._ports, Bounds())
 
-    def run(self, rows: Sequence[JobRow]) -> list[JobOutcome]:
-        return list(self._runner.run(self._iteration(rows), OpenGuard()))
+    def bring(self, jobs: Sequence[Job]) -> list[Brought]:
+        """One iteration, after which the jobs' rows are as the owner notes them.
 
-    def verify(self, row: JobRow) -> VerifyReport:
-        (outcome,) = self._runner.run(self._iteration([row], Purpose.VERIFY), OpenGuard())
+        Jobs whose targets a run keeps are registered again.
+        """
+        for job in jobs:
+            job.row = kept_by_cluster(job.row)
+        outcomes = self._runner.run(self._iteration([job.row for job in jobs]), OpenGuard())
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome.ok:
+                job.row = job.row._replace(seq=outcome.seq, watermark=outcome.watermark)
+                job.kept_by = Keeper.NODE
+        return list(map(brought_by, outcomes))
+
+    def bring_by_run(self, jobs: Sequence[Job]) -> list[Brought]:
+        """Bring jobs up to date by a run beside the node, which takes over what that has kept."""
+        taken = any(job.kept_by is Keeper.NODE for job in jobs)
+        brought = self._runs.bring_up([request_of(job.row) for job in jobs], take_over=taken)
+        for job, each in zip(jobs, brought, strict=True):
+            if each.ok:
+                job.kept_by = Keeper.RUN
+        return brought
+
+    def verify(self, job: Job) -> VerifyReport:
+        if job.kept_by is Keeper.RUN:
+            return self._runs.verify(request_of(job.row))
+        (outcome,) = self._runner.run(self._iteration([job.row], Purpose.VERIFY), OpenGuard())
         assert outcome.verified is not None
         return outcome.verified
 
-    def build(self, row: JobRow) -> JobRow:
-        """Its first rows, by ranges. Raises IscpError for what an iteration fails with."""
+    def build(self, job: Job) -> None:
+        """Build a job's first rows by ranges. Raises IscpError for what an iteration fails with."""
         ports = replace(self._ports, builds=BuildConfig(table_bytes_min=1, range_bytes=_RANGE_BYTES))
         nodes = [SnapshotRangeBuilder(ports, DeltaRangeReader()) for _ in range(2)]
         runner = Runner(ports, Bounds())
@@ -94,9 +118,9 @@ class Node:
                 raise IscpError(outcome.error_msg, code=ErrorCode(outcome.error_code))
             return outcome
 
-        driver = BuildDriver([row], nodes, run)
+        driver = BuildDriver([job.row], nodes, run)
         driver.finish()
-        return driver.rows[0]
+        job.row, job.kept_by = driver.rows[0], Keeper.NODE
 
     def _iteration(self, rows: Sequence[JobRow], purpose: Purpose = Purpose.APPLY) -> Iteration:
         first = rows[0]
@@ -122,7 +146,8 @@ class Job:
         KINDS[spec.kind].validate(spec, described, catalog)
         name = Path(self.target).name
         key = JobKey("default", described.table_id, name)
-        self.row = JobRow(key, f"{name}-1", job_spec.to_json(), self.source, self.source)
+        self.row = registered(JobRow(key, "", job_spec.to_json(), self.source, self.source))
+        self.kept_by: Keeper | None = None
 
     def _spec(self) -> ConsumerSpec:
         follower = self.follower
@@ -140,11 +165,6 @@ class Job:
             case Kind.FEED:
                 shards = {"shards": _SHARDS}
                 return ConsumerSpec("changefeed", self.target, ("k",), columns, follower.condition, shards)
-
-    def note(self, outcome: JobOutcome) -> None:
-        """As the owner notes it."""
-        if outcome.ok:
-            self.row = self.row._replace(seq=outcome.seq, watermark=outcome.watermark)
 
     def damage(self) -> bool:
         """As somebody else may: a row of the target comes once more; False where it has none."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from deltalake import write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.values.errors import PERMANENT_FROM, IscpError, PermanentError
+from tests.both_ways.keepers import Keeper
 from tests.random_logs.cases import Follower, Kind, LogCase
 from tests.random_logs.columns import COLUMNS, Row
 from tests.random_logs.expected import OTHER_ROWS, Bag, archive_bounds, passing, wanted
@@ -33,6 +35,8 @@ class LogCheck:
 
     runtime: SparkRuntime
     root: Path
+    keepers: Sequence[Keeper] = (Keeper.NODE,)
+    """Who brings followers up to date, one after the other, over and over again."""
     ways: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     _numbers: count[int] = field(default_factory=count)
@@ -81,6 +85,7 @@ class _Play:
     def __init__(self, check: LogCheck, case: LogCase, root: Path) -> None:
         self.check, self.case, self.root = check, case, root
         self.source = str(root / "source")
+        self._turns = cycle(check.keepers)
         ways = {each.by_spark for each in case.followers}
         self.nodes = {by_spark: Node(check.runtime, root / "kept", by_spark) for by_spark in ways}
         self.followed = [
@@ -111,6 +116,7 @@ class _Play:
 
     def _round(self) -> Wrong | None:
         """Spark is queried for the newest rows, and wherever a follower has others than the generator."""
+        self.keeper = next(self._turns)
         wrong = self._iterate()
         for each in self.followed:
             if wrong is None and each.job is not None and not each.stopped:
@@ -149,8 +155,8 @@ class _Play:
     def _begin(self, each: _Followed) -> None:
         try:
             each.job = Job(each.follower, each.node, self.source, each.target, self.check.other)
-            if each.follower.ranged and self.writer.state.live:
-                each.job.row = each.node.build(each.job.row)
+            if each.follower.ranged and self.writer.state.live and self.keeper is Keeper.NODE:
+                each.node.build(each.job)
                 self.check.ways[f"{each.follower.kind} by ranges"] += 1
         except IscpError as error:
             if error.code.temporary:
@@ -167,17 +173,16 @@ class _Play:
         for _ in range(TRIES_MAX):
             if not left:
                 return None
-            outcomes = node.run([job.row for _, job in left])
+            bring = node.bring if self.keeper is Keeper.NODE else node.bring_by_run
             behind = []
-            for (each, job), outcome in zip(left, outcomes, strict=True):
-                job.note(outcome)
-                if outcome.ok and outcome.watermark.version == self.version:
-                    self.check.ways[f"{each.follower.kind} {outcome.strategy or outcome.data_type}"] += 1
-                elif outcome.error_code >= PERMANENT_FROM:
-                    self._stop(each, outcome.error_msg)
+            for (each, job), brought in zip(left, bring([job for _, job in left]), strict=True):
+                if brought.ok and brought.version == self.version:
+                    self.check.ways[f"{each.follower.kind} {brought.strategy}".strip()] += 1
+                elif brought.error_code >= PERMANENT_FROM:
+                    self._stop(each, brought.error)
                 else:
                     behind.append((each, job))
-                    message = outcome.error_msg or f"stays at version {outcome.watermark.version}"
+                    message = brought.error or f"stays at version {brought.version}"
             left = behind
         return Wrong(f"a {left[0][0].follower.kind} fails for ever", message) if left else None
 
@@ -218,13 +223,13 @@ class _Play:
         """`job verify` has to say what Spark's rows say, and see a row that is too many."""
         where = f"job verify of a {each.follower.kind}"
         try:
-            said = each.node.verify(job.row).equal
+            said = each.node.verify(job).equal
         except PermanentError:
             return wrong
         if said and wrong is not None:
             return Wrong(f"{wrong.where}, and job verify says it is equal", wrong.rows)
         if not said and wrong is None:
             return Wrong(where, "says that it differs, and it is equal")
-        if wrong is None and each.follower.damage and job.damage() and each.node.verify(job.row).equal:
+        if wrong is None and each.follower.damage and job.damage() and each.node.verify(job).equal:
             return Wrong(where, "says that it is equal, and it was damaged")
         return wrong

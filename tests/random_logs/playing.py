@@ -36,9 +36,13 @@ class PlayedLogs:
 
 
 def play_seeds(
-    seeds: Iterable[int], trial: Trial, shrinks_max: int = SHRINKS_MAX, failures_max: int = sys.maxsize
+    seeds: Iterable[int],
+    trial: Trial,
+    shrinks_max: int = SHRINKS_MAX,
+    failures_max: int = sys.maxsize,
+    command: str = COMMAND,
 ) -> PlayedLogs:
-    """After so many failures no further seed is played."""
+    """After so many failures no further seed is played. `command` replays one by `--seed`."""
     played = PlayedLogs()
     for seed in seeds:
         case, begun_s = case_of(seed), time.monotonic()
@@ -47,7 +51,7 @@ def play_seeds(
         played.took_s += time.monotonic() - begun_s
         if wrong is not None:
             played.failed[seed] = wrong.where
-            sys.stdout.write(report(seed, case, wrong, trial, shrinks_max))
+            sys.stdout.write(report(seed, case, wrong, trial, shrinks_max, command))
             sys.stdout.flush()
             if len(played.failed) >= failures_max:
                 break
@@ -62,7 +66,7 @@ def tried(trial: Trial, case: LogCase) -> Wrong | None:
         return Wrong(f"raises {type(error).__name__}", str(error)[:2000])
 
 
-def report(seed: int, case: LogCase, wrong: Wrong, trial: Trial, shrinks_max: int) -> str:
+def report(seed: int, case: LogCase, wrong: Wrong, trial: Trial, shrinks_max: int, command: str) -> str:
     """The smallest case that is wrong in the same place."""
     found = {case: wrong}
 
@@ -75,4 +79,4 @@ def report(seed: int, case: LogCase, wrong: Wrong, trial: Trial, shrinks_max: in
 
     least = shrink(case, fails, shrinks_max) if shrinks_max else case
     left = found[least]
-    return f"{least.shown()}\n{left.where}:\n{left.rows}\n{least!r}\nreplay: {COMMAND} --seed {seed}\n\n"
+    return f"{least.shown()}\n{left.where}:\n{left.rows}\n{least!r}\nreplay: {command} --seed {seed}\n\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from tests import quick_spark
+from tests.both_ways.keepers import BY_TURNS, Keeper
 from tests.random_views.lake_check import LakeCheck
 from tests.random_views.plan_check import PlanCheck
 from tests.random_views.playing import COMMAND, play_seeds
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--lakes", action="store_true", help="whole refreshes of Delta tables; else plans, in memory")
     parser.add_argument("--ties", action="store_true", help="queries that leave open which of several rows is taken")
     parser.add_argument("--sums", action="store_true", help="queries that decide by sums of doubles")
+    parser.add_argument("--turns", action="store_true", help="with --lakes: a node and runs take turns")
     options = parser.parse_args()
     mode = Mode.TIES if options.ties else Mode.SUMS if options.sums else Mode.PLAIN
     if options.lakes and options.ties:
@@ -34,10 +36,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as work:
         runtime = SparkRuntime.start(SparkSettings(work_dir=Path(work), conf=quick_spark.QUICKER_CONF))
         try:
-            lakes = LakeCheck(runtime, Path(work, "lakes"))
+            lakes = LakeCheck(runtime, Path(work, "lakes"), BY_TURNS if options.turns else (Keeper.NODE,))
             trial = lakes.check if options.lakes else PlanCheck(runtime.new_session()).check
             going_on = (seed for seed in seeds if time.monotonic() < until_s)
-            command = " ".join([COMMAND, *["--lakes"] * options.lakes, *[f"--{mode}"] * (mode is not Mode.PLAIN)])
+            marks = [
+                *["--lakes"] * options.lakes,
+                *["--turns"] * options.turns,
+                *[f"--{mode}"] * (mode is not Mode.PLAIN),
+            ]
+            command = " ".join([COMMAND, *marks])
             played = play_seeds(going_on, trial, command, mode)
         finally:
             runtime.stop()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.values.errors import InvalidRequest
+from tests.both_ways.keepers import Brought, Keeper, RunKeeper, brought_by, kept_by_cluster, request_of
 from tests.integration.views.conftest import Lake, ViewBench
 from tests.random_views.cases import Case
 from tests.random_views.cells import Family
@@ -102,6 +104,8 @@ class LakeCheck:
 
     runtime: SparkRuntime
     root: Path
+    keepers: Sequence[Keeper] = (Keeper.NODE,)
+    """Who refreshes the view, one after the other, over and over again."""
     strategies: Counter[str] = field(default_factory=Counter)
     _numbers: count[int] = field(default_factory=count)
 
@@ -113,27 +117,35 @@ class LakeCheck:
             raise UnfitCaseError(str(error)) from error
         try:
             view = ViewBench(lake, self.runtime, case.sql, refresh="incremental")
-            return self._follow(case, lake, view)
+            return self._follow(case, lake, view, cycle(self.keepers))
         except InvalidRequest as error:
             raise UnfitCaseError(str(error)) from error
         finally:
             shutil.rmtree(lake.root, ignore_errors=True)
 
-    def _follow(self, case: Case, lake: CaseLake, view: ViewBench) -> Wrong | None:
-        if wrong := self._run(case, view, lake):
+    def _follow(self, case: Case, lake: CaseLake, view: ViewBench, turns: Iterator[Keeper]) -> Wrong | None:
+        if wrong := self._run(case, view, lake, next(turns)):
             return wrong
         for number in range(len(case.refreshes)):
             lake.commit(case, number)
             if case.mode is Mode.SUMS:
                 lake.sort()
-            if wrong := self._run(case, view, lake):
+            if wrong := self._run(case, view, lake, next(turns)):
                 return wrong
         return None
 
-    def _run(self, case: Case, view: ViewBench, lake: CaseLake) -> Wrong | None:
-        outcome = view.run()
-        if outcome.error_msg:
-            return Wrong("a refresh fails", outcome.error_msg)
+    def _bring(self, view: ViewBench, keeper: Keeper) -> Brought:
+        if keeper is Keeper.RUN:
+            (brought,) = RunKeeper(lambda: self.runtime).bring_up([request_of(view.row)], take_over=True)
+            return brought
+        if Keeper.RUN in self.keepers:
+            view.row = kept_by_cluster(view.row)
+        return brought_by(view.run())
+
+    def _run(self, case: Case, view: ViewBench, lake: CaseLake, keeper: Keeper) -> Wrong | None:
+        outcome = self._bring(view, keeper)
+        if outcome.error:
+            return Wrong("a refresh fails", outcome.error)
         # Of sums that are only shown the last digits may be others, so that a row is not found.
         allowed = (_INTERNAL, LACKING) if case.mode is Mode.SUMS else (_INTERNAL,)
         if outcome.warning and not any(each in outcome.warning for each in allowed):

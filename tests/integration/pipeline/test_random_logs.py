@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.both_ways.keepers import BY_TURNS
 from tests.random_logs.log_check import LogCheck
-from tests.random_logs.playing import play_seeds
+from tests.random_logs.playing import COMMAND, play_seeds
 from tests.random_logs.regressions import EACH_TIME, REGRESSIONS
 from tests.selection import in_full
 
@@ -20,6 +21,11 @@ pytestmark = pytest.mark.spark
 
 SEEDS_SHORT, SHORT_S = range(100), 35.0
 """Each time; seeds for which there is no time are left to the long run."""
+
+TURNS_SHORT, TURNS_SHORT_S, TURNS_LONG = range(4_000, 4_020), 8.0, range(4_020, 5_000)
+"""Of followers that a node and runs keep by turns."""
+
+TURNS_COMMAND = f"{COMMAND} --turns"
 
 SHRINKS_MAX = 30
 """Within the time that a test may take."""
@@ -32,6 +38,11 @@ FAILURES_MAX = 10
 @pytest.fixture
 def logs(tmp_path: Path, spark_runtime: SparkRuntime) -> LogCheck:
     return LogCheck(spark_runtime, tmp_path)
+
+
+@pytest.fixture
+def turns(tmp_path: Path, spark_runtime: SparkRuntime) -> LogCheck:
+    return LogCheck(spark_runtime, tmp_path, BY_TURNS)
 
 
 @pytest.mark.parametrize("name", in_full(REGRESSIONS, but=EACH_TIME))
@@ -47,8 +58,23 @@ def test_followers_hold_what_spark_reads(logs: LogCheck) -> None:
     assert logs.ways, "followers have run"
 
 
+def test_followers_that_a_node_and_runs_keep_by_turns_hold_what_spark_reads(turns: LogCheck) -> None:
+    until_s = time.monotonic() + TURNS_SHORT_S
+    seeds = (seed for seed in TURNS_SHORT if time.monotonic() < until_s)
+    played = play_seeds(seeds, turns.check, SHRINKS_MAX, 1, TURNS_COMMAND)
+    assert played.failed == {}
+    assert turns.ways, "followers have run"
+
+
 @pytest.mark.full
 @pytest.mark.timeout(7200)
 def test_followers_of_many_logs_hold_what_spark_reads(logs: LogCheck) -> None:
     played = play_seeds(SEEDS_LONG, logs.check, failures_max=FAILURES_MAX)
+    assert played.failed == {}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200)
+def test_many_followers_that_a_node_and_runs_keep_by_turns_hold_what_spark_reads(turns: LogCheck) -> None:
+    played = play_seeds(TURNS_LONG, turns.check, failures_max=FAILURES_MAX, command=TURNS_COMMAND)
     assert played.failed == {}

@@ -11,6 +11,7 @@ import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.views.changes.signed_rows import WEIGHT, netted
+from tests.both_ways.keepers import BY_TURNS
 from tests.random_views.cases import Case
 from tests.random_views.cells import Family
 from tests.random_views.expressions import FUNCTIONS, Call, Expression, Function, Literal
@@ -38,6 +39,7 @@ PLANS_SHORT, PLANS_LONG = range(4), range(4, 400)
 SUMS_SHORT, SUMS_LONG = range(3000, 3003), range(3003, 3300)
 TIES_SHORT, TIES_LONG = range(2000, 2003), range(2003, 2300)
 LAKES_SHORT, LAKES_LONG = range(1000, 1001), range(1001, 1060)
+TURNS_SHORT, TURNS_LONG = range(4000, 4001), range(4001, 4060)
 
 
 ROWS = Table("t", (Column(1), Column(0)), ((1, 1), (2, 2), (1, 1), (0, 0)))
@@ -141,5 +143,17 @@ def test_what_ties_and_sums_of_doubles_decide_follows_changes(
 @pytest.mark.timeout(3000)
 def test_a_view_of_delta_tables_follows_by_changes_alone(lakes: LakeCheck, seeds: range) -> None:
     played = play_seeds(seeds, lakes.check, f"{COMMAND} --lakes")
+    assert played.failed == []
+    assert played.played > len(seeds) * 0.8
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(TURNS_SHORT, id="short"), pytest.param(TURNS_LONG, id="long", marks=pytest.mark.full)]
+)
+@pytest.mark.timeout(3000)
+def test_a_view_follows_by_changes_alone_while_a_node_and_runs_take_turns(
+    tmp_path: Path, spark_runtime: SparkRuntime, seeds: range
+) -> None:
+    played = play_seeds(seeds, LakeCheck(spark_runtime, tmp_path, BY_TURNS).check, f"{COMMAND} --lakes --turns")
     assert played.failed == []
     assert played.played > len(seeds) * 0.8
