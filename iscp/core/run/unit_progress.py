@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_words import words_of_a_run
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import Watermark
 
@@ -51,7 +52,7 @@ class JobProgress:
     def end_by(self, code: int, error: str) -> None:
         """End the job as failed."""
         self.ended = True
-        self.result = replace(self.result, state=ResultState.FAILED, error_code=int(code), error=error)
+        self.result = replace(self.result, state=ResultState.FAILED, error_code=int(code), error=words_of_a_run(error))
 
     def _fail(self, outcome: JobOutcome) -> None:
         self._failures += 1

@@ -74,7 +74,7 @@ def _not_ready(uri: str, watermark: Watermark, min_version: int | None, waited_s
         return IndexNotReadyError(
             f"the index {uri} is being built: it has no rows yet",
             about="uri",
-            remedy="Wait until `job status` of its job says that it is running",
+            remedy="Wait until its job has built it",
         )
     return IndexNotReadyError(
         f"the index {uri} is at version {watermark.version} of its source after {waited_s:.1f} s, and not yet at "

@@ -23,6 +23,7 @@ from iscp.core.job.job_row import JobReport, JobRow, JobState
 from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_words import words_of_a_run
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, TableNotFound, TemporaryError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.ports.catalog import LogNotices
@@ -195,9 +196,8 @@ class LocalWatch:
         status = report.status
         if status is None or report.state is JobState.RUNNING or status.error_code == ErrorCode.OK:
             return
-        fault = replace(
-            result_of(row), state=ResultState.FAILED, error_code=int(status.error_code), error=status.error_msg
-        )
+        error = words_of_a_run(status.error_msg)
+        fault = replace(result_of(row), state=ResultState.FAILED, error_code=int(status.error_code), error=error)
         self._say_once(number, fault)
 
     def _say_once(self, number: int, result: RunResult) -> None:

@@ -44,7 +44,7 @@ def _forecast(
     except TableNotFound as error:
         if upstream:  # it is the target of a job that would be created
             return _of(job, Forecast.CREATE, f"once {', '.join(repr(each) for each in upstream)} is there")
-        return _of(job, Forecast.REFUSED, str(error))
+        return _of(job, Forecast.REFUSED, fault_words(error))
     except Exception as error:  # noqa: BLE001  (one job's fault is its own)
         return _of(job, Forecast.REFUSED, fault_words(error))
     versions = _versions(registered, newest)

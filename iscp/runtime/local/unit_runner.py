@@ -12,6 +12,7 @@ from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.verification import VerifyReport
 from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_words import words_of_a_run
 from iscp.core.run.unit_progress import JobProgress
 from iscp.core.values.errors import Canceled, ErrorCode, IscpError, PermanentError
 from iscp.core.values.untrusted_values import error_code, named_error
@@ -62,9 +63,14 @@ class UnitRunner:
     def verify(self, row: JobRow, *, repair: bool) -> VerifyReport:
         """Compare a job's target with its source, and with `repair` make it equal. Raises IscpError."""
         purpose = Purpose.REPAIR if repair else Purpose.VERIFY
-        (outcome,) = self._run_one([row], purpose)
+        try:
+            (outcome,) = self._run_one([row], purpose)
+        except IscpError as error:
+            error.remedy = words_of_a_run(error.remedy)
+            raise
         if not outcome.ok or outcome.verified is None:
-            raise PermanentError(outcome.error_msg or "nothing was compared", code=ErrorCode(outcome.error_code))
+            why = words_of_a_run(outcome.error_msg) or "nothing was compared"
+            raise PermanentError(why, code=ErrorCode(outcome.error_code))
         return outcome.verified
 
     def stop(self) -> None:
@@ -118,7 +124,7 @@ def _not_begun(row: JobRow, error: Exception) -> RunResult:
 
 def fault_words(error: Exception) -> str:
     """Return an error as a result says it: with its remedy, or, of what others raised, with its class."""
-    return str(error) if isinstance(error, IscpError) else named_error(error)
+    return words_of_a_run(str(error)) if isinstance(error, IscpError) else named_error(error)
 
 
 def _end_all(jobs: Iterable[JobProgress], code: int, error: str) -> None:

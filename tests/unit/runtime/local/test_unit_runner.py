@@ -54,6 +54,13 @@ def test_jobs_of_one_table_have_a_result_each_in_their_order(local: Local) -> No
     assert (found[1].error_code, found[1].error) == (ErrorCode.INVALID_REQUEST, "b is wrong")
 
 
+def test_a_fault_is_said_in_words_of_a_run_and_not_with_commands_of_a_cluster(local: Local) -> None:
+    runner = FailingRunner()
+    runner.faults["b"] = [failing(ErrorCode.SCHEMA_CHANGED, "a column is gone. Bring it back and resume the job")]
+    (found,) = local.units(runner).bring_up(rows(local, "b"))
+    assert found.error == "a column is gone. Bring it back and run the job again"
+
+
 def test_what_fails_for_a_while_is_tried_again_and_the_others_are_not(local: Local) -> None:
     runner = FailingRunner()
     runner.faults["b"] = [failing(ErrorCode.CONFLICT, "another writer was first")]
