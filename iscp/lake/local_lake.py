@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.bootstrap.local.local_engine import LocalEngine
 from iscp.bootstrap.local.local_settings import local_settings
 from iscp.cli.shell.arguments import absolute_table, absolute_target
@@ -45,8 +44,6 @@ def local(spark: SparkSession | None = None, *, config: str | Path | None = None
     from iscp.adapters.delta.sessions.given_spark import GivenSpark
 
     given = GivenSpark(spark)
-    if settings.storage.s3.used:
-        enter_s3(settings.storage.s3)
     with given.leaving_unchanged():
         return Lake(LocalEngine(given, settings), given.leaving_unchanged)
 

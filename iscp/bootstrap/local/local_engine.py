@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.trigger_registry import TriggerRegistry
@@ -26,7 +27,6 @@ from iscp.core.run.run_forecast import JobForecast
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.wanted import Wanted
 from iscp.core.settings.config import NodeConfig
-from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 from iscp.runtime.admin.job_maker import JobMaker
@@ -51,6 +51,7 @@ class LocalEngine:
 
         Raises ConfigurationError.
         """
+        enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
         own = LocalSpark(config) if spark is None else None
         self._closing = ExitStack()
         self._deferred: DeferredSpark | None = None
@@ -65,7 +66,7 @@ class LocalEngine:
         self._source = source = tables.source()
         registry = ConsumerRegistry(config.consumers.allow, lambda: index_services(config, self._clock, failpoints))
         self._kinds = registry.kind
-        self._catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
+        catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
         ports = IterationPorts(
             engine=tables.engine(),
             source=source,
@@ -77,8 +78,8 @@ class LocalEngine:
             holds=HoldPlacer(tables.holds(source)),
         )
         check_trigger = TriggerRegistry(config.triggers.allow).check
-        maker = JobMaker(self._catalog, registry.kind, check_trigger, self._clock)
-        self._registrar = JobRegistrar(maker, registry.kind, ports, self._clock)
+        self._maker = JobMaker(catalog, registry.kind, check_trigger, self._clock)
+        self._registrar = JobRegistrar(self._maker, registry.kind, ports, self._clock)
         self._ports, self._tables = ports, tables
         self._runner = Runner(ports, config.bounds)
 
@@ -152,11 +153,7 @@ class LocalEngine:
 
     def explain(self, request: RegisterRequest) -> QueryExplanation:
         """Explain how a view's query is maintained. Raises InvalidRequest."""
-        consumer = parse_spec(request.spec_json).consumer
-        kind = self._kinds(consumer.kind)
-        if kind.explain is None:
-            raise InvalidRequest(f"{kind.name} keeps no query", about="job", remedy="Explain a job that keeps one")
-        return kind.explain(consumer, self._catalog)
+        return self._maker.explain(request.spec_json, request.job.account)
 
     def give_up_spark(self) -> None:
         """Have nothing start Spark from now on, and end a start that is under way: this is to be closed soon.

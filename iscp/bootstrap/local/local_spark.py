@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.scratch_directory import scratch_directory
-from iscp.core.settings.config import NodeConfig
+from iscp.core.settings.config import NodeConfig, is_local_master
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.spark.session import SparkRuntime
@@ -23,12 +22,9 @@ class LocalSpark:
         self._closing = ExitStack()
 
     def deferred(self) -> DeferredSpark:
-        """Return Spark that has not started. Raises ConfigurationError where a key of a bucket cannot be read."""
-        enter_s3(self._config.storage.s3)  # before the JVM and other children: they inherit it
-        master = self._config.spark.master
-        spark = DeferredSpark(
-            lambda: self._start(lambda: spark.given_up), local=master == "local" or master.startswith("local[")
-        )
+        """Return Spark that has not started."""
+        local = is_local_master(self._config.spark.master)
+        spark = DeferredSpark(lambda: self._start(lambda: spark.given_up), local=local)
         return spark
 
     def _start(self, given_up: Callable[[], bool]) -> SparkRuntime:

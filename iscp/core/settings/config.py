@@ -102,6 +102,11 @@ class SparkConfig:
     )
 
 
+def is_local_master(master: str) -> bool:
+    """Return whether Spark's tasks run within the JVM itself with this master, and not on executors elsewhere."""
+    return master == "local" or master.startswith("local[")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketConfig:
     """A bucket with a key of its own, which `credentials_file` has as `~/.aws/credentials` has it, in the section

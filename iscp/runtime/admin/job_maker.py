@@ -12,6 +12,7 @@ from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.api.api_requests import JobName
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import parse_job_id, spec_mark
+from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.spec.spec import JobSpec, TriggerSpec
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import InvalidRequest, TableNotFound
@@ -23,6 +24,8 @@ from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.job_names import refuse_unprintable
 from iscp.runtime.admin.named_tables import with_uris
 from iscp.runtime.iteration.read_policy import refuse_unfit
+
+KIND_FIELD = "spec.iteration.consumer.kind"
 
 
 class JobMaker:
@@ -60,10 +63,7 @@ class JobMaker:
         kind, catalog = self._kinds(spec.consumer.kind), self.catalog(job.account)
         self._places.require_target(job.account, spec.consumer.target, TARGET_FIELD)
         if check:
-            refuse_unprintable(spec.consumer.target, TARGET_FIELD)
-            refuse_unfit(spec, source)
-            self._validate(kind, spec, source, catalog)
-            self._check_trigger(spec.trigger)
+            self.check(job, spec, source)
         target = kind.target_of(spec.consumer, catalog)
         consumer = with_uris(replace(spec.consumer, target=target), kind, source, catalog)
         to_be = replace(spec, consumer=consumer).to_json()
@@ -71,6 +71,24 @@ class JobMaker:
         self._places.require_job(row)
         warning = _void_warning(spec, source)
         return Registration(row, shared_target=kind.shared_target, sharded=kind.sharded, warning=warning)
+
+    def check(self, job: JobName, spec: JobSpec, source: TableDescription) -> None:
+        """Raise InvalidRequest for what a new job, or one with another spec, may not have."""
+        refuse_unprintable(spec.consumer.target, TARGET_FIELD)
+        refuse_unfit(spec, source)
+        self._validate(self._kinds(spec.consumer.kind), spec, source, self.catalog(job.account))
+        self._check_trigger(spec.trigger)
+
+    def explain(self, spec_json: str, account: str) -> QueryExplanation:
+        """Explain the query. Raises InvalidRequest if the query cannot be maintained, or the consumer maintains
+        none.
+        """
+        consumer = parse_spec(spec_json).consumer
+        kind = self._kinds(consumer.kind)
+        if kind.explain is None:
+            raise InvalidRequest(f"{kind.name} keeps no query", about=KIND_FIELD, remedy="Explain a job that keeps one")
+        self._places.require_target(account, consumer.target, TARGET_FIELD)
+        return kind.explain(consumer, self.catalog(account))
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.adopt_from is None:

@@ -13,7 +13,6 @@ from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.jobs.table_copies import with_own_table_id
-from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.api.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.api.api_views import Action, CheckedJob
 from iscp.core.job.job_row import JobRow
@@ -32,8 +31,6 @@ from iscp.runtime.admin.job_maker import JobMaker, row_of
 from iscp.runtime.admin.job_names import check_names, check_new_names
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.owner.log.job_log_writer import LogWriter
-
-KIND_FIELD = "spec.iteration.consumer.kind"
 
 
 class RequestValidator:
@@ -88,7 +85,7 @@ class RequestValidator:
             there = self._there(writer, request.job, source.uri, table_id)
             item = self._maker.make(request.job, request.spec_json, source, table_id, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
-                self._maker.make(request.job, request.spec_json, source, table_id, check=True)
+                self._maker.check(request.job, parse_spec(request.spec_json), source)
             if there is None:
                 check_new_names(request.job)
                 self._maker.refuse_rebuild(item.row)
@@ -152,15 +149,8 @@ class RequestValidator:
         return Update(seen.key, request.changes_json, request.request_id)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
-        """Explain the query. Raises InvalidRequest if the query cannot be maintained, or the consumer maintains
-        none.
-        """
-        consumer = parse_spec(spec_json).consumer
-        kind = self._kinds(consumer.kind)
-        if kind.explain is not None:
-            self._places.require_target(account, consumer.target, TARGET_FIELD)
-            return kind.explain(consumer, self._maker.catalog(account))
-        raise InvalidRequest(f"{kind.name} keeps no query", about=KIND_FIELD, remedy="Explain a job that keeps one")
+        """Explain the query, as `JobMaker.explain` does."""
+        return self._maker.explain(spec_json, account)
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.

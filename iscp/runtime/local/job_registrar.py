@@ -86,7 +86,7 @@ class JobRegistrar:
             row = row._replace(job_id=position.job_id, watermark=position.watermark, seq=position.seq)
             return RegisteredJob(row, standing, position, warning=item.warning)
         full = self._builds(standing, position, mark, orders, rebuild=rebuild)
-        self._maker.make(job, request.spec_json, source, source.table_id, check=True)
+        self._maker.check(job, parse_spec(request.spec_json), source)
         if standing is TargetStanding.NEW:
             check_new_names(job)
             self._maker.refuse_rebuild(row)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.spark.jars import log_store_jar, spark_home
 from iscp.adapters.delta.spark.network_conf import network_conf, refuse_open_ports
 from iscp.adapters.delta.storage.s3_settings import s3_conf, static_keys
-from iscp.core.settings.config import S3Config
+from iscp.core.settings.config import S3Config, is_local_master
 from iscp.core.settings.session_needs import (
     CATALOG,
     DELTA_CATALOG,
@@ -93,7 +93,7 @@ class SparkSettings:
     @property
     def local(self) -> bool:
         """Return whether tasks run within the JVM itself."""
-        return self.master == "local" or self.master.startswith("local[")
+        return is_local_master(self.master)
 
     @property
     def scratch_dir(self) -> Path:
