@@ -73,15 +73,18 @@ def _parts(session: SparkSession, parsed: Parsed) -> list[SqlPart]:
 def _functions_of(session: SparkSession) -> Callable[[str], bool]:
     """Return a predicate for the names of functions that Spark has, with those of extensions that a deployment
     set up.
+
+    Spark 4.2 registers them under names of three parts (`system.builtin.abs`), and 4.1 under one. Functions of a
+    catalog are under three parts in both, and are nobody's own. Registries have names in small letters.
     """
-    jvm: Any = session._jvm
     java_session: Any = session._jsparkSession
     state = java_session.sessionState()
 
     @cache
-    def exists(name: str) -> bool:
-        identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
-        known = state.functionRegistry(), state.tableFunctionRegistry()
-        return any(registry.functionExists(identifier) for registry in known)
+    def known() -> frozenset[str]:
+        registries = state.functionRegistry(), state.tableFunctionRegistry()
+        listed = "\n".join(str(registry.listFunction().mkString("\n")) for registry in registries)
+        named = (name.rpartition(".") for name in listed.split("\n"))
+        return frozenset(name for place, _, name in named if not place or place.startswith("system."))
 
-    return exists
+    return lambda name: name.lower() in known()
