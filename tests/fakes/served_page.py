@@ -10,25 +10,12 @@ from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.clock import SystemClock
-from iscp.page.serving.page_server import PageServer, PageSettings
+from iscp.page.serving.page_server import NoServers, PageServer, PageSettings
 from iscp.ports.system import Clock
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator
 from tests.fakes.viewed_cluster import ViewedCluster
-
-
-class NoServers:
-    """What a node serves besides, where that does not matter."""
-
-    def start(self) -> None:
-        pass
-
-    def ready(self) -> None:
-        pass
-
-    def stop(self, grace_s: float = 0.0) -> None:
-        pass
 
 
 @contextmanager

@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
-from iscp.client.admin_client import Client
 from iscp.core.values.errors import IscpError, TemporaryError
 from iscp.page.serving.value_size import bytes_of
-from iscp.page.serving.viewer_calls import Viewer, ViewerClients
+from iscp.page.serving.viewer_calls import Viewer, ViewerClient, ViewerClients
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class HeldAnswers:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="iscp-page-list")
 
-    def newest(self, viewer: Viewer, what: str, fetch: Callable[[Client], T]) -> HeldAnswer[T]:
+    def newest(self, viewer: Viewer, what: str, fetch: Callable[[ViewerClient], T]) -> HeldAnswer[T]:
         """Return an answer that is new enough; raise the error of fetching it where there is none to show.
 
         `fetch` is always the same for the same `what`. Where the cluster does not answer now, the last answer is
@@ -129,7 +128,7 @@ class HeldAnswers:
                     left += each.bytes
                     del self._held[place]
 
-    def _fetch_behind(self, held: _Held, viewer: Viewer, fetch: Callable[[Client], object]) -> None:
+    def _fetch_behind(self, held: _Held, viewer: Viewer, fetch: Callable[[ViewerClient], object]) -> None:
         with self._lock:
             if held.under_way:
                 return
@@ -151,7 +150,7 @@ class HeldAnswers:
         except RuntimeError:  # the page is being closed
             held.under_way = False
 
-    def _fetch(self, held: _Held, viewer: Viewer, fetch: Callable[[Client], object]) -> None:
+    def _fetch(self, held: _Held, viewer: Viewer, fetch: Callable[[ViewerClient], object]) -> None:
         """Fetch the answer, or note why it cannot be had. Raises IscpError where there is no former one to show."""
         begun_s = self._clock.monotonic_s()
         try:

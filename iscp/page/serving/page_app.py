@@ -22,11 +22,11 @@ from iscp.page.serving.error_pages import error_of, status_of_page
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.live_streams import LiveStreams, event
 from iscp.page.serving.page_actions import OUTCOMES, act
-from iscp.page.serving.page_boards import BOARDS, Board, Visit, named_job
+from iscp.page.serving.page_boards import OF_A_CLUSTER, Board, Offer, Visit, named_job
 from iscp.page.serving.page_security import FORM_FIELD, GuardedAnswers, own_path, refuse_other_origin
 from iscp.page.serving.page_templates import ASSETS, address, environment
 from iscp.page.serving.page_viewers import FORM_COOKIE, Viewers, is_token
-from iscp.page.serving.viewer_calls import Viewer, ViewerClients
+from iscp.page.serving.viewer_calls import Viewer, ViewerClients, whole
 from iscp.page.serving.viewer_threads import ViewerThreads
 from iscp.ports.system import Clock
 
@@ -64,6 +64,7 @@ class PageApp:
         clock: Clock,
         cluster: str,
         node_id: str,
+        offer: Offer = OF_A_CLUSTER,
     ) -> None:
         self._clients = clients
         self._answers = answers
@@ -75,10 +76,14 @@ class PageApp:
         stamp = hashlib.sha256(b"".join(self._assets.values())).hexdigest()[:12]
         self._templates = environment()
         self._templates.globals.update(
-            boards=[board for board in BOARDS.values() if board.listed], cluster=cluster, node_id=node_id, stamp=stamp
+            boards=[board for board in offer.boards if board.listed],
+            changes=offer.changes,
+            cluster=cluster,
+            node_id=node_id,
+            stamp=stamp,
         )
-        boards = [Route(board.path, partial(self._page, board)) for board in BOARDS.values()]
-        live = [Route(f"/live/{board.name}", partial(self._live, board)) for board in BOARDS.values() if board.live]
+        boards = [Route(board.path, partial(self._page, board)) for board in offer.boards]
+        live = [Route(f"/live/{board.name}", partial(self._live, board)) for board in offer.boards if board.live]
         app = Starlette(
             routes=[
                 *boards,
@@ -88,7 +93,7 @@ class PageApp:
                 Route("/assets/{name}", self._asset),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
-                Route("/act", self._act, methods=["POST"]),
+                *([Route("/act", self._act, methods=["POST"])] if offer.changes else []),
             ],
             exception_handlers={404: self._no_such_page, 405: self._no_such_page, Exception: self._unforeseen},
             lifespan=self._lifespan,
@@ -215,7 +220,7 @@ class PageApp:
         async def answer() -> Response:
             viewer = self._viewers.viewer(request)
             form = await self._form(request)
-            client = self._clients.client(viewer)
+            client = whole(self._clients.client(viewer))
             outcome = await self._threads.run(viewer, act, client, form.get("verb", ""), form)
             self._answers.forget(viewer)
             back = {name: form[name] for name in ("table", "name", "account") if name in form} | {"done": outcome}

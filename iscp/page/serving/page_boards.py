@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.client.admin_client import Client
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_requests import JobName
 from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows
@@ -24,7 +23,7 @@ from iscp.page.boards.search_board import HITS, search_board, wanted_of
 from iscp.page.boards.time_line import HISTORY_ENTRIES_MAX, jobs_with_history, time_line, window_of
 from iscp.page.boards.trouble_board import AUDIT_MAX, trouble_board
 from iscp.page.serving.held_answers import HeldAnswer, HeldAnswers
-from iscp.page.serving.viewer_calls import Query, Viewer
+from iscp.page.serving.viewer_calls import Query, Viewer, ViewerClient, whole
 
 NAME_CHARS_MAX = 4_000
 """Characters of a name or a place in an address; a longer one is refused."""
@@ -51,7 +50,7 @@ class Visit:
     """One request for a board: who makes it, when (Unix seconds), with which parameters."""
 
     viewer: Viewer
-    client: Client
+    client: ViewerClient
     answers: HeldAnswers
     query: Query
     now_s: float
@@ -66,10 +65,10 @@ class Visit:
         return self.answers.newest(self.viewer, "lineage", lambda client: lineage_graph(self.jobs().jobs))
 
     def cluster(self) -> HeldAnswer[ClusterView]:
-        return self.answers.newest(self.viewer, "cluster", lambda client: client.cluster())
+        return self.answers.newest(self.viewer, "cluster", lambda client: whole(client).cluster())
 
 
-def _listed_jobs(client: Client) -> tuple[tuple[JobFacts, ...], int]:
+def _listed_jobs(client: ViewerClient) -> tuple[tuple[JobFacts, ...], int]:
     jobs = client.jobs(limit=JOBS_MAX)
     return all_facts(jobs), len(jobs) if len(jobs) < JOBS_MAX else client.count()
 
@@ -112,7 +111,8 @@ def _freshness(visit: Visit) -> Mapping[str, Any]:
 def _job(visit: Visit) -> Mapping[str, Any]:
     job = named_job(visit.query)
     view = visit.client.status(job.table, job.name, account=job.account)
-    history, fault = [], ""
+    history: Sequence[HistoryEntry] = []
+    fault = ""
     try:
         history = visit.client.history(job.table, job.name, account=job.account, limit=ITERATIONS_MAX)
     except IscpError as error:  # the rest of the board is worth showing
@@ -126,7 +126,7 @@ def _left_out(visit: Visit, job: JobName, view: JobView) -> LeftOutTable | None:
     if not leaves_out(view):
         return None
 
-    def read(client: Client) -> LeftOutRows:
+    def read(client: ViewerClient) -> LeftOutRows:
         return client.dead_letters(job.table, job.name, account=job.account)
 
     try:
@@ -148,7 +148,7 @@ def _recent_histories(visit: Visit, snapshot: JobSnapshot) -> tuple[Mapping[str,
     """Return the histories of the jobs that ended an iteration last, and why there are none; they are held."""
     wanted = jobs_with_history(snapshot.jobs, visit.query, snapshot.taken_at_s)
 
-    def read(client: Client) -> Mapping[str, Sequence[HistoryEntry]]:
+    def read(client: ViewerClient) -> Mapping[str, Sequence[HistoryEntry]]:
         return {
             job.job_id: client.history(job.table_id, job.name, account=job.account, limit=HISTORY_ENTRIES_MAX)
             for job in wanted
@@ -164,7 +164,7 @@ def _recent_histories(visit: Visit, snapshot: JobSnapshot) -> tuple[Mapping[str,
 
 def _builds(visit: Visit) -> Mapping[str, Any]:
     snapshot = visit.jobs()
-    found = visit.answers.newest(visit.viewer, "builds", lambda client: client.builds.list())
+    found = visit.answers.newest(visit.viewer, "builds", lambda client: whole(client).builds.list())
     return {"board": builds_board(found.value, snapshot.jobs), "snapshot": snapshot, "answer": found}
 
 
@@ -176,7 +176,7 @@ def _search(visit: Visit) -> Mapping[str, Any]:
         accounts = {job.account for job in snapshot.jobs if job.target == uri}
         account = accounts.pop() if len(accounts) == 1 else ""
         try:
-            answer = visit.client.search(uri, text, k=HITS, highlight=True, account=account)
+            answer = whole(visit.client).search(uri, text, k=HITS, highlight=True, account=account)
         except NotAuthenticated:
             raise
         except IscpError as error:  # what was entered is shown with it
@@ -197,7 +197,7 @@ def _trouble(visit: Visit) -> Mapping[str, Any]:
     return {"board": board, "snapshot": snapshot}
 
 
-def _audit(client: Client) -> tuple[list[AuditEntry], str]:
+def _audit(client: ViewerClient) -> tuple[Sequence[AuditEntry], str]:
     try:
         return client.access.audit(limit=AUDIT_MAX), ""
     except NotAuthorized:
@@ -206,7 +206,7 @@ def _audit(client: Client) -> tuple[list[AuditEntry], str]:
         return [], str(error)
 
 
-def _events(client: Client) -> list[EventView]:
+def _events(client: ViewerClient) -> Sequence[EventView]:
     try:
         return client.operator.events()
     except IscpError:  # what owners did is worth less than the rest of a board
@@ -238,3 +238,20 @@ BOARDS: Mapping[str, Board] = {
     )
 }
 """All boards by their names, in the order in which the page lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An offer of a page: its boards, and with `changes` the changes of jobs and nodes."""
+
+    boards: Sequence[Board]
+    changes: bool
+
+
+OF_A_CLUSTER = Offer(tuple(BOARDS.values()), changes=True)
+
+OF_A_RUN = Offer(
+    tuple(BOARDS[name] for name in ("freshness", "lineage", "timeline", "trouble", "job")),
+    changes=False,
+)
+"""The offer for jobs that run without a cluster: nothing that only a node has or does."""

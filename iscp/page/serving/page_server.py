@@ -23,6 +23,7 @@ from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.values.errors import ConfigurationError
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import PageApp
+from iscp.page.serving.page_boards import OF_A_CLUSTER, Offer
 from iscp.page.serving.page_connection import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageConnection, PageListener
 from iscp.page.serving.page_viewers import Viewers
 from iscp.page.serving.viewer_calls import PageClients, ViewerClients
@@ -62,6 +63,17 @@ class PageSettings:
     authentication: bool = False
     cluster: str = ""
     node_id: str = ""
+    offer: Offer = OF_A_CLUSTER
+
+
+class NoServers(NodeServers):
+    """The other servers of a process that has none."""
+
+    def start(self) -> None: ...
+
+    def ready(self) -> None: ...
+
+    def stop(self, grace_s: float = 0.0) -> None: ...
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -132,8 +144,9 @@ class PageServer:
         self._clients = self._connect(self._admin_address(), self._tls)
         self._answers = HeldAnswers(self._clients, self._clock)
         viewers = Viewers(self._settings.authentication, self._settings.hosts, self._tls is not None)
+        settings = self._settings
         app = PageApp(
-            self._clients, self._answers, viewers, self._clock, self._settings.cluster, self._settings.node_id
+            self._clients, self._answers, viewers, self._clock, settings.cluster, settings.node_id, settings.offer
         )
         self._server = uvicorn.Server(self._config(app))
         self._thread = threading.Thread(target=self._serve, args=(self._server, app), name="iscp-page", daemon=True)

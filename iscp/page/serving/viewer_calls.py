@@ -7,9 +7,9 @@ statement of what the viewer's certificate says. There it is decided as everybod
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 
@@ -23,6 +23,10 @@ from iscp.client.access_client import AccessClient
 from iscp.client.admin_client import Client
 from iscp.client.build_client import BuildClient
 from iscp.client.operator_client import OperatorClient
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.api.api_views import EventView, JobView, LeftOutRows
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.query.query_explanation import QueryExplanation
 from iscp.wire.v1 import admin_pb2_grpc, search_pb2_grpc
 
 R = TypeVar("R")
@@ -49,12 +53,47 @@ class Viewer:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+class Operates(Protocol):
+    def events(self) -> Sequence[EventView]: ...
+
+
+class Audits(Protocol):
+    def audit(self, *, limit: int) -> Sequence[AuditEntry]: ...
+
+
+class ViewerClient(Protocol):
+    """The calls of boards that need no cluster, as `Client` has them."""
+
+    @property
+    def operator(self) -> Operates: ...
+
+    @property
+    def access(self) -> Audits: ...
+
+    def jobs(self, *, limit: int) -> Sequence[JobView]: ...
+
+    def count(self) -> int: ...
+
+    def status(self, table: str, name: str, *, account: str) -> JobView: ...
+
+    def history(self, table: str, name: str, *, limit: int, account: str) -> Sequence[HistoryEntry]: ...
+
+    def dead_letters(self, table: str, name: str, *, account: str) -> LeftOutRows: ...
+
+    def explain(self, table: str, name: str, *, account: str) -> QueryExplanation: ...
+
+
 class ViewerClients(Protocol):
     """The clients of the cluster, one for each viewer."""
 
-    def client(self, viewer: Viewer) -> Client: ...
+    def client(self, viewer: Viewer) -> ViewerClient: ...
 
     def close(self) -> None: ...
+
+
+def whole(client: ViewerClient) -> Client:
+    """Return the client with all of its calls, as that of a cluster has them; only the page of one makes others."""
+    return cast(Client, client)
 
 
 class _ViewerCaller(Caller):

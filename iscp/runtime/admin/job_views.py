@@ -69,31 +69,8 @@ class JobViews:
         return [self._view(row, len(shards[row.key.table_id]), *known[row.key.table_id]) for row in rows]
 
     def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
-        source_version = max(seen.source_version if seen else -1, row.watermark.version)
-        now_s = self._clock.now_s()
-        lag_s = lag_of(row, seen, self._silent_max_s if node_id else 0.0, now_s)
-        return JobView(
-            account=row.key.account,
-            table_id=row.key.table_id,
-            table=row.table_name,
-            name=row.key.job_name,
-            job_id=row.job_id,
-            spec_json=row.spec_json,
-            state=row.state,
-            reason=row.reason,
-            applied_version=row.watermark.version,
-            applied_at_s=row.watermark.at_s,
-            source_version=source_version,
-            checked_at_s=seen.checked_at_s if seen else 0.0,
-            lag_s=lag_s,
-            seq=row.seq,
-            status=row.status,
-            create_at_s=row.create_at_s,
-            node_id=node_id,
-            late=is_late(row, lag_s, now_s),
-            ranges=ranges,
-            retained_s=self._retained_s(row),
-        )
+        view = view_of(row, seen, node_id, self._silent_max_s, self._clock.now_s())
+        return replace(view, ranges=ranges, retained_s=self._retained_s(row))
 
     def _progress(self, row: JobRow) -> RunProgress | None:
         """Queried of nodes only where an iteration was reported to run, which takes a while, or a comparison."""
@@ -114,6 +91,34 @@ class JobViews:
         reported = self._nodes.of_each(lambda each: self._nodes.maintenance(each.key.shard, each.job_id), rows)
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobMaintenance(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
+
+
+def view_of(row: JobRow, seen: SourceSeen | None, node_id: str, silent_s: float, now_s: float) -> JobView:
+    """Return the view of a job whose table `node_id` runs (empty: no node), and was `seen` to be so.
+
+    `silent_s`: for so long nothing need be heard of a table that does not move.
+    """
+    lag_s = lag_of(row, seen, silent_s if node_id else 0.0, now_s)
+    return JobView(
+        account=row.key.account,
+        table_id=row.key.table_id,
+        table=row.table_name,
+        name=row.key.job_name,
+        job_id=row.job_id,
+        spec_json=row.spec_json,
+        state=row.state,
+        reason=row.reason,
+        applied_version=row.watermark.version,
+        applied_at_s=row.watermark.at_s,
+        source_version=max(seen.source_version if seen else -1, row.watermark.version),
+        checked_at_s=seen.checked_at_s if seen else 0.0,
+        lag_s=lag_s,
+        seq=row.seq,
+        status=row.status,
+        create_at_s=row.create_at_s,
+        node_id=node_id,
+        late=is_late(row, lag_s, now_s),
+    )
 
 
 def is_late(row: JobRow, lag_s: float, now_s: float) -> bool:

@@ -25,14 +25,14 @@ from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ConfigurationError, Unavailable
 from iscp.page.serving.live_streams import STREAMS_PER_VIEWER_MAX
 from iscp.page.serving.page_connection import HEAD_BYTES_MAX, SILENT_MAX, SOCKETS_MAX, UNTAKEN_S
-from iscp.page.serving.page_server import PageServer, PageSettings
+from iscp.page.serving.page_server import NoServers, PageServer, PageSettings
 from iscp.page.serving.viewer_calls import Viewer
 from iscp.page.serving.viewer_threads import THREADS_MAX, THREADS_PER_VIEWER_MAX
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import NODE_NAME, Certs
-from tests.fakes.served_page import NoServers, page_beside, page_of
+from tests.fakes.served_page import page_beside, page_of
 from tests.fakes.viewed_cluster import ViewedCluster, job_view
 from tests.fakes.waiting import until
 

@@ -10,8 +10,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.page_parts import compose_page
 from iscp.core.settings.config import JobLogConfig, NodeConfig, PageConfig
-from iscp.page.serving.page_server import PageServer
-from tests.fakes.served_page import NoServers
+from iscp.page.serving.page_server import NoServers, PageServer
 
 
 def test_the_page_is_served_as_the_configuration_says() -> None:
