@@ -27,16 +27,24 @@ class Page:
 
 
 class FeedReader:
-    """One reader's hold on the table; not to be used from several threads at once."""
+    """One reader's hold on the table; not to be used from several threads at once.
 
-    def __init__(self, table: FeedTable) -> None:
+    `bytes_max` is that of PageReader.
+    """
+
+    def __init__(self, table: FeedTable, bytes_max: int | None = None) -> None:
         self._table = table
-        self._pages = PageReader(table.files)
+        self._pages = PageReader(table.files, bytes_max)
         self._probe = DeltaProbe()
         self._probed: ProbeState | None = None
         with delta_faults(f"open the feed {table.uri}"):
             self._delta = open_delta(place(table.uri))
         self._purged: dict[int, str] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes of rows are held for the next page."""
+        return self._pages.held_bytes
 
     def probe(self) -> bool:
         """Return whether there may be something new since the last page. Raises StorageError, TableNotFound."""
@@ -52,7 +60,9 @@ class FeedReader:
         return Cursor(self._table.description.feed_id, self._table.last_ulids())
 
     def page(self, cursor: Cursor | None, limit: int) -> Page:
-        """Return the next rows, which may be none. Raises CursorBehind, InvalidRequest, StorageError."""
+        """Return the next rows, which may be none. Raises CursorBehind, InvalidRequest, StorageError,
+        PermanentError.
+        """
         self._bring_up()
         try:
             page = self._page(cursor, limit)

@@ -41,7 +41,7 @@ class Cursor(Mapping[int, str]):
             if not isinstance(feed, str) or len(fields) != 2:
                 raise ValueError(text)
             ulids = {int(shard): str(ulid) for shard, ulid in shards.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidRequest(f"{text[:200]!r} is no cursor", about=_FIELD, remedy=_REMEDY) from error
         return cls(feed, {shard: ulid_text(parse_ulid(ulid, _FIELD)) for shard, ulid in ulids.items()})
 

@@ -22,7 +22,7 @@ from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, gr
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
 from iscp.core.values.argument_checks import require
-from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 
 READ_ROWS_MAX = 1_000_000
 """Rows of one page; a request for more is refused."""
@@ -49,26 +49,38 @@ class _Sorted:
 
 
 class PageReader:
-    """Reads pages, one after the other, of one table; not to be used from several threads at once."""
+    """Reads pages, one after the other, of one table; not to be used from several threads at once.
 
-    def __init__(self, files: pafs.FileSystem) -> None:
+    `bytes_max`: a page ends once so many bytes, decoded, were read for it, and what is only read at once and has more
+    is refused; None: there is no bound.
+    """
+
+    def __init__(self, files: pafs.FileSystem, bytes_max: int | None = None) -> None:
         self._files = files
         self._listed = FeedFiles()
         self._begun: OrderedDict[str, _OrderedFile] = OrderedDict()
         self._sorted = _Sorted([], "", pa.table({}))
+        self._bytes_max = bytes_max
+        self._share = _Share(bytes_max)
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes of rows are held for the next page."""
+        return int(self._sorted.rows.nbytes + sum(each.held_bytes for each in self._begun.values()))
 
     def page(self, table: DeltaTable, cursor: Mapping[int, str], limit: int) -> FeedPage:
-        """Return the first `limit` rows behind the cursor, as of the table's version. Raises InvalidRequest,
-        StorageError.
+        """Return the first `limit` rows behind the cursor, as of the table's version, or fewer where they have many
+        bytes. Raises InvalidRequest, StorageError, PermanentError.
         """
         require(limit, int, "limit", "a number of rows")
         if not 1 <= limit <= READ_ROWS_MAX:
             raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", about="limit")
         found: list[pa.Table] = []
         reached, rows = dict(cursor), 0
+        self._share = _Share(self._bytes_max)
         with delta_faults("read a feed"):
             for span in overlapping(self._listed.between(table, cursor)):
-                if rows >= limit:
+                if rows >= limit or (rows and self._share.used_up):
                     break
                 shard = span[0].shard
                 page = self._read(span, reached.get(shard, BEFORE_ALL), limit - rows)
@@ -98,21 +110,45 @@ class PageReader:
         return rows.slice(0, limit)
 
     def _read_whole(self, paths: Sequence[str], after: str) -> pa.Table:
-        found = []
+        found, size = [], 0
         for path in paths:
             with self._files.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+                size += sum(_decoded_bytes(file, number) for number in range(file.num_row_groups))
+                self._share.count(size, path)
                 rows = file.read()
             found.append(rows.filter(pc.greater(rows[ULID_TEXT], after)))
         return _sorted(pa.concat_tables(found, promote_options="permissive"))
 
     def _part(self, path: str, after: str, limit: int) -> pa.Table:
         file = self._begun.pop(path, None) or _OrderedFile(self._files, path)
-        rows = file.behind(after, limit)
+        rows = file.behind(after, limit, self._share)
         if len(rows) == limit:  # there may be more
             self._begun[path] = file
             if len(self._begun) > OPEN_FILES_MAX:
                 self._begun.popitem(last=False)
         return rows
+
+
+class _Share:
+    """The bytes that were read for one page, by what files say of their parts once these are decoded."""
+
+    def __init__(self, bytes_max: int | None) -> None:
+        self._bytes_max = bytes_max
+        self._read = 0
+
+    @property
+    def used_up(self) -> bool:
+        return self._bytes_max is not None and self._read >= self._bytes_max
+
+    def count(self, size: int, path: str) -> None:
+        """Count what is read at once. Raises PermanentError where that alone is more than a page may read."""
+        if self._bytes_max is not None and size > self._bytes_max:
+            raise PermanentError(
+                f"{path} has {size} bytes that are only read at once, and a page reads {self._bytes_max} here",
+                remedy="Read the feed where it lies: `iscp feed tail URI`, or iscp.changefeed",
+                code=ErrorCode.TABLE_UNREADABLE,
+            )
+        self._read += size
 
 
 class _OrderedFile:
@@ -124,8 +160,12 @@ class _OrderedFile:
         self._metadata: pq.FileMetaData | None = None
         self._number, self._group = -1, pa.table({})
 
-    def behind(self, after: str, limit: int) -> pa.Table:
-        """Return the first `limit` rows behind a ulid."""
+    @property
+    def held_bytes(self) -> int:
+        return int(self._group.nbytes)
+
+    def behind(self, after: str, limit: int, share: _Share) -> pa.Table:
+        """Return the first `limit` rows behind a ulid, or fewer where `share` is used up."""
         with (
             self._files.open_input_file(self._path) as stream,
             pq.ParquetFile(stream, metadata=self._metadata) as file,
@@ -134,13 +174,19 @@ class _OrderedFile:
             found, rows = [file.schema_arrow.empty_table()], 0
             for number in groups_between(file, after):
                 if number != self._number:
+                    share.count(_decoded_bytes(file, number), self._path)
                     self._number, self._group = number, file.read_row_group(number, use_threads=False)
                 passed = pc.sum(pc.less_equal(self._group[ULID_TEXT], after)).as_py()
                 found.append(self._group.slice(passed, limit - rows))
                 rows += len(found[-1])
-                if rows == limit:
+                if rows == limit or (rows and share.used_up):
                     break
         return pa.concat_tables(found)
+
+
+def _decoded_bytes(file: pq.ParquetFile, number: int) -> int:
+    """Return the size of a row group before compression, as the file says it."""
+    return int(file.metadata.row_group(number).total_byte_size)
 
 
 def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:

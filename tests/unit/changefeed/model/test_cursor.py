@@ -33,6 +33,7 @@ def test_ulids_in_small_letters_are_taken_as_they_are_meant() -> None:
         "{}",
         "[]",
         "null",
+        '{"feed": "f", "shards": ' + "[" * 100_000,
         '"f"',
         '{"feed": "f"}',
         '{"feed": 1, "shards": {}}',

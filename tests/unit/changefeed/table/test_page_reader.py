@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
@@ -12,7 +13,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
-from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from tests.fakes.feed_program import ROWS, SCHEMA
 from tests.integration.changefeed.table.feed_tables import append, opened
 
@@ -20,8 +21,8 @@ SHARDS = 3
 APPENDS = 9
 
 
-def reader_of(uri: str) -> PageReader:
-    return PageReader(SubTreeFileSystem(uri, LocalFileSystem()))
+def reader_of(uri: str, bytes_max: int | None = None) -> PageReader:
+    return PageReader(SubTreeFileSystem(uri, LocalFileSystem()), bytes_max)
 
 
 def shards_of(page_rows: list[dict[str, object]]) -> dict[int, list[str]]:
@@ -29,6 +30,12 @@ def shards_of(page_rows: list[dict[str, object]]) -> dict[int, list[str]]:
     for row in page_rows:
         found.setdefault(int(str(row["shard"])), []).append(str(row["ulid_text"]))
     return found
+
+
+def group_bytes(uri: str) -> int:
+    """How many bytes a file of one append has, decoded; the largest there is."""
+    files = map(pq.ParquetFile, Path(uri).rglob("feed-*.parquet"))
+    return max(int(file.metadata.row_group(0).total_byte_size) for file in files)
 
 
 @pytest.fixture
@@ -74,6 +81,43 @@ def test_a_reader_that_goes_back_reads_the_same_rows_again(uri: str) -> None:
         first = reader.page(open_delta(uri), {}, 30)
         reader.page(open_delta(uri), first.cursor, 30)
         assert reader.page(open_delta(uri), {}, 30) == first
+
+
+def test_pages_that_read_few_bytes_have_every_row_once(uri: str) -> None:
+    feed = opened(uri)
+    for number in range(6):
+        append(feed, number % SHARDS, "a", number, now_ms=1_000 + number)
+    whole = reader_of(uri).page(open_delta(uri), {}, READ_ROWS_MAX).rows.to_pylist()
+    # One file has more than half of this: a page ends within its second.
+    reader, cursor, read = reader_of(uri, group_bytes(uri) + 1), dict[int, str](), list[dict[str, object]]()
+    lengths = []
+    while len((page := reader.page(open_delta(uri), cursor, READ_ROWS_MAX)).rows):
+        lengths.append(len(page.rows))
+        read, cursor = [*read, *page.rows.to_pylist()], dict(page.cursor)
+    assert lengths == [2 * ROWS] * 3
+    assert shards_of(read) == shards_of(whole)
+
+
+def test_what_is_only_read_at_once_and_is_too_large_is_refused_by_name(uri: str) -> None:
+    feed = opened(uri)
+    append(feed, 0, "a", 0)
+    append(feed, 0, "a", 1)
+    bound = group_bytes(uri)
+    with pytest.raises(PermanentError, match="iscp feed tail") as refused:
+        reader_of(uri, bound - 1).page(open_delta(uri), {}, 1)
+    assert refused.value.code is ErrorCode.TABLE_UNREADABLE
+    assert len(reader_of(uri, bound).page(open_delta(uri), {}, 1).rows) == 1
+    DeltaTable(uri).optimize.compact()
+    with pytest.raises(PermanentError, match="only read at once"):
+        reader_of(uri, bound).page(open_delta(uri), {}, 1)
+
+
+def test_a_reader_says_what_it_holds_for_the_next_page(uri: str) -> None:
+    append(opened(uri), 0, "a")
+    reader = reader_of(uri)
+    assert reader.held_bytes == 0
+    reader.page(open_delta(uri), {}, 1)
+    assert reader.held_bytes >= ROWS * 16
 
 
 @pytest.mark.parametrize("limit", [0, -1, READ_ROWS_MAX + 1, True, "3", None])
