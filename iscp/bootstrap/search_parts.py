@@ -16,16 +16,23 @@ from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.ports.catalog import Catalog
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.job_wait import JobWaiter
-from iscp.runtime.admin.search_service import OwnerSearch
-from iscp.runtime.admin.search_turns import SearchTurns
 from iscp.runtime.metrics.metered_search import MeteredSearch
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.search_service import OwnerSearch
 
 
 def compose_search(
     foundation: Foundation, owner: OwnerLoop, catalog: Catalog, waiter: JobWaiter, places: PlaceGuard
 ) -> SearchServer:
-    turns = SearchTurns(foundation.config.search, foundation.clock)
+    bounds = foundation.config.search
+    turns = AccountTurns(
+        TurnBounds(bounds.node_max, bounds.account_max, bounds.timeout_s),
+        foundation.clock,
+        "iscp-search",
+        "search",
+        "Retry, search for less, or raise `search.node_max` and `search.timeout_s`",
+    )
     search = NodeSearch(foundation.indexes)
     service = OwnerSearch(owner, catalog, waiter.wait, search, turns, places, foundation.deaths)
     return SearchServer(MeteredSearch(service, foundation.meter, foundation.clock))

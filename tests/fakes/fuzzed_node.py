@@ -24,7 +24,6 @@ from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName
 from iscp.core.build.api_builds import BuildStage
 from iscp.core.build.build_progress import JobBuild, KnownBuilds
 from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
@@ -33,8 +32,8 @@ from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
-from iscp.runtime.admin.search_service import OwnerSearch
-from iscp.runtime.admin.search_turns import SearchTurns
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.search_service import OwnerSearch
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
@@ -72,7 +71,7 @@ class FuzzedNode:
         builds = OwnerBuilds(owner, catalog, builder, self.admin.change, clock)
         self.tokens = FakeTokens()
         access = TokenService(self.tokens, FakeAudit(), clock, secrets.token_hex)
-        turns = SearchTurns(SearchBounds(), clock)
+        turns = AccountTurns(TurnBounds(4, 2, 30.0), clock, "search", "search", "Retry")
         searches = OwnerSearch(owner, catalog, lambda row, version, timeout_s, alive: None, FakeIndexes().search, turns)
         services = (OperatorServer(self.operator), BuildServer(builds), SearchServer(searches), AccessServer(access))
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services)

@@ -12,7 +12,6 @@ from iscp.core.access.account_roots import AccountRoots
 from iscp.core.api.search_views import SearchRequest
 from iscp.core.job.job_deaths import DEATHS_MAX, Deaths
 from iscp.core.job.job_row import JobRow
-from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import (
     ErrorCode,
@@ -24,8 +23,8 @@ from iscp.core.values.errors import (
     Unavailable,
 )
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.search_service import OwnerSearch
-from iscp.runtime.admin.search_turns import SearchTurns
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.search_service import OwnerSearch
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.deaths import FakeDeaths
 from tests.fakes.owned_jobs import register, row
@@ -47,7 +46,7 @@ class Searched:
         self.catalog, self.indexes = FakeCatalog(), FakeIndexes()
         self.waits: list[tuple[str, int, float]] = []
         self.behind = False
-        turns = SearchTurns(SearchBounds(timeout_s=10.0), SystemClock())
+        turns = AccountTurns(TurnBounds(4, 2, 10.0), SystemClock(), "search", "search", "Retry")
         self.deaths = FakeDeaths()
         search = self.indexes.search
         self.service = OwnerSearch(self.world.owner, self.catalog, self.wait, search, turns, places, self.deaths)

@@ -19,8 +19,8 @@ from iscp.ports.catalog import Catalog
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.searching import IndexSearch
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.search_turns import SearchTurns
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.reads.account_turns import AccountTurns
 
 VersionWait = Callable[[JobRow, int, float, Callable[[], bool]], object]
 """Return once the job has applied this version of its table, within so many seconds, as long as somebody waits.
@@ -38,7 +38,7 @@ class OwnerSearch:
         catalog: Catalog,
         wait: VersionWait,
         search: IndexSearch,
-        turns: SearchTurns,
+        turns: AccountTurns,
         places: PlaceGuard = ANYWHERE,
         deaths: JobDeaths = NO_DEATHS,
     ) -> None:

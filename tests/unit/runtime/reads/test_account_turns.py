@@ -10,9 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.values.errors import InvalidRequest, TimedOut, Unavailable
-from iscp.runtime.admin.search_turns import SearchTurns
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
 from tests.fakes.waiting import until
 
 
@@ -20,8 +19,7 @@ class Searched:
     """Turns of three at once, two of an account; searches run until `held` is set."""
 
     def __init__(self, timeout_s: float = 20.0) -> None:
-        bounds = SearchBounds(node_max=3, account_max=2, timeout_s=timeout_s)
-        self.turns = SearchTurns(bounds, SystemClock())
+        self.turns = AccountTurns(TurnBounds(3, 2, timeout_s), SystemClock(), "search", "search", "Search for less")
         self.held = threading.Event()
         self.began: list[str] = []
         self.callers = ThreadPoolExecutor(20)

@@ -1,14 +1,13 @@
-"""Bounds the searches that are carried out at a time, of all and of each account, and how long each may take."""
+"""Bounds the reads that are carried out at a time for users, of all and of each account, and how long each may take."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
-from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.values.errors import TimedOut, Unavailable
 from iscp.ports.system import Clock
 
@@ -18,23 +17,34 @@ ALIVE_LOOK_S = 1.0
 """Pause between two checks whether a caller who waits for a turn is still there."""
 
 
-class SearchTurns:
-    """Carries searches out on threads of its own, so that one which hangs blocks no other call.
+class TurnBounds(NamedTuple):
+    """The reads that there may be at a time, of all accounts and of one, and how long one may take with its wait."""
 
-    Invariant: at most `node_max` searches are under way, and `account_max` of one account. A search whose caller has
-    given it up keeps its turn until it ends.
+    node_max: int
+    account_max: int
+    timeout_s: float
+
+
+class AccountTurns:
+    """Carries reads out on threads of its own, so that one which hangs blocks no other call.
+
+    `threads` is how the names of its threads begin, `what` what errors call a read, and `remedy` what helps where there
+    are too many. Invariant: at most `node_max` reads are under way, and `account_max` of one account. A read whose
+    caller has given it up keeps its turn until it ends.
     """
 
-    def __init__(self, bounds: SearchBounds, clock: Clock) -> None:
+    def __init__(self, bounds: TurnBounds, clock: Clock, threads: str, what: str, remedy: str) -> None:
         self._bounds = bounds
         self._clock = clock
+        self._what = what
+        self._remedy = remedy
         self._changed = threading.Condition()
         self._running: Counter[str] = Counter()
         self._closed = False
-        self._pool = ThreadPoolExecutor(bounds.node_max, "iscp-search")
+        self._pool = ThreadPoolExecutor(bounds.node_max, threads)
 
-    def run(self, account: str, search: Callable[[], T], alive: Callable[[], bool]) -> T:
-        """Return what `search` returns, once it is the account's turn.
+    def run(self, account: str, read: Callable[[], T], alive: Callable[[], bool]) -> T:
+        """Return what `read` returns, once it is the account's turn.
 
         Raises what it raises; TimedOut where its turn and itself take longer than `timeout_s`; Unavailable where the
         caller is gone, or the node stops.
@@ -42,7 +52,7 @@ class SearchTurns:
         until_s = self._clock.monotonic_s() + self._bounds.timeout_s
         self._take_turn(account, until_s, alive)
         try:
-            future = self._pool.submit(search)
+            future = self._pool.submit(read)
         except RuntimeError as error:  # the pool was closed meanwhile
             self._end_turn(account)
             raise self._given_up() from error
@@ -80,7 +90,7 @@ class SearchTurns:
     def _end_turn(self, account: str) -> None:
         with self._changed:
             self._running[account] -= 1
-            self._running = +self._running  # accounts without a search leave no entry
+            self._running = +self._running  # accounts without a read leave no entry
             self._changed.notify_all()
 
     def _result(self, future: Future[T], until_s: float, alive: Callable[[], bool]) -> T:
@@ -88,6 +98,8 @@ class SearchTurns:
             left_s = until_s - self._clock.monotonic_s()
             try:
                 return future.result(max(0.0, min(left_s, ALIVE_LOOK_S)))
+            except CancelledError:  # the pool was closed before it began
+                raise self._given_up() from None
             except TimeoutError:
                 if future.done():  # it has just ended, or the error is its own
                     return future.result()
@@ -97,10 +109,7 @@ class SearchTurns:
                     raise self._given_up() from None
 
     def _late(self, what: str) -> TimedOut:
-        return TimedOut(
-            f"the search {what} within {self._bounds.timeout_s:.3g} s",
-            remedy="Retry, search for less, or raise `search.node_max` and `search.timeout_s`",
-        )
+        return TimedOut(f"the {self._what} {what} within {self._bounds.timeout_s:.3g} s", remedy=self._remedy)
 
     def _given_up(self) -> Unavailable:
-        return Unavailable("the search was given up: the node stops, or the caller is gone")
+        return Unavailable(f"the {self._what} was given up: the node stops, or the caller is gone")
