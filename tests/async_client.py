@@ -16,12 +16,15 @@ MADE = {
     "iscp/client/operator_client.py": "iscp/aio/async_operator_client.py",
     "iscp/client/build_client.py": "iscp/aio/async_build_client.py",
     "iscp/client/access_client.py": "iscp/aio/async_access_client.py",
+    "iscp/client/feed_client.py": "iscp/aio/async_feed_client.py",
 }
 NAMES = {
     "Client": "AsyncClient",
     "OperatorClient": "AsyncOperatorClient",
     "BuildClient": "AsyncBuildClient",
     "AccessClient": "AsyncAccessClient",
+    "FeedClient": "AsyncFeedClient",
+    "Iterator": "AsyncIterator",
     "Caller": "AsyncCaller",
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
@@ -29,6 +32,7 @@ NAMES = {
     "iscp.client.operator_client": "iscp.aio.async_operator_client",
     "iscp.client.build_client": "iscp.aio.async_build_client",
     "iscp.client.access_client": "iscp.aio.async_access_client",
+    "iscp.client.feed_client": "iscp.aio.async_feed_client",
     "iscp.adapters.grpc.channel.retrying_caller": "iscp.adapters.grpc.channel.awaiting_caller",
 }
 DOCS = {

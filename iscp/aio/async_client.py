@@ -18,6 +18,7 @@ from iscp.adapters.grpc.codec.search_messages import answer_from_wire, search_to
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.aio.async_access_client import AsyncAccessClient
 from iscp.aio.async_build_client import AsyncBuildClient
+from iscp.aio.async_feed_client import AsyncFeedClient
 from iscp.aio.async_operator_client import AsyncOperatorClient
 from iscp.client.request_parts import (
     EXPLAIN_TIMEOUT_S,
@@ -72,8 +73,8 @@ class AsyncClient:
     A task that is cancelled ends its call, at the node too; a change may have been made by then.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached, TimedOut, and
     OutcomeUnknown where a change may or may not have been made. The methods for nodes and shards are in `operator`,
-    those for first snapshots that all nodes build in `builds`, and those for tokens and the audit in `access`. `token`:
-    a text, or the path of a file that has it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
+    those for first snapshots that all nodes build in `builds`, those that read feeds in `feeds`, those for tokens and
+    the audit in `access`. `token`: a text, or the path of a file with it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class AsyncClient:
         self._search = search_pb2_grpc.SearchStub(self._caller.channel)
         self.operator = AsyncOperatorClient(self._caller)
         self.builds = AsyncBuildClient(self._caller)
+        self.feeds = AsyncFeedClient(self._caller)
         self.access = AsyncAccessClient(self._caller)
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from iscp.bootstrap.metric_parts import compose_metrics
 from iscp.bootstrap.owner_parts import compose_alerts, compose_services
 from iscp.bootstrap.page_parts import compose_page
 from iscp.bootstrap.preflight import refuse_misfit
+from iscp.bootstrap.read_parts import compose_feeds
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
 from iscp.core.values.members import NodeRecord
 from iscp.ports.admin import AdminService
@@ -69,7 +70,8 @@ def compose(foundation: Foundation) -> Node:
     services = compose_services(foundation, cluster, coordination, nodes, target_probes, builder)
     forwarding = _forward(foundation, coordination)
     metrics = compose_metrics(foundation, cluster, coordination, engine, builder, counts, access)
-    others: list[Service] = [served, services.operator, services.builds, services.search]
+    feeds = compose_feeds(foundation, services.admin, forwarding)
+    others: list[Service] = [served, services.operator, services.builds, services.search, feeds]
     parts = NodeParts(
         server=_serve(foundation, services.admin, others, forwarding, access),
         keeper=keeper,

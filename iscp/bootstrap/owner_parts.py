@@ -16,7 +16,7 @@ from iscp.adapters.webhook.http_post import webhooks_of
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination
 from iscp.bootstrap.foundation import Foundation, compose_places
-from iscp.bootstrap.search_parts import compose_search
+from iscp.bootstrap.read_parts import compose_search
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.cluster_views import ClusterViews

@@ -17,6 +17,7 @@ from iscp.adapters.grpc.codec.search_messages import answer_from_wire, search_to
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
+from iscp.client.feed_client import FeedClient
 from iscp.client.operator_client import OperatorClient
 from iscp.client.request_parts import (
     EXPLAIN_TIMEOUT_S,
@@ -70,8 +71,8 @@ class Client:
 
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached, TimedOut, and
     OutcomeUnknown where a change may or may not have been made. The methods for nodes and shards are in `operator`,
-    those for first snapshots that all nodes build in `builds`, and those for tokens and the audit in `access`. `token`:
-    a text, or the path of a file that has it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
+    those for first snapshots that all nodes build in `builds`, those that read feeds in `feeds`, those for tokens and
+    the audit in `access`. `token`: a text, or the path of a file with it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Client:
         self._search = search_pb2_grpc.SearchStub(self._caller.channel)
         self.operator = OperatorClient(self._caller)
         self.builds = BuildClient(self._caller)
+        self.feeds = FeedClient(self._caller)
         self.access = AccessClient(self._caller)
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from iscp.core.values.argument_checks import column_names, require, require_seco
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.untrusted_values import shown
 from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import feeds_pb2
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
@@ -42,6 +43,9 @@ SEARCH_ANSWER_S = 35.0
 """Seconds that the answer to a search may take beyond the wait for a version; then the call has failed. A node gives a
 search up before that, unless its `search.timeout_s` is greater.
 """
+
+FEED_ANSWER_S = 35.0
+"""Seconds that the answer to a read of a feed may take beyond the wait for changes; then the call has failed."""
 
 VIEWS_MAX = 1_000_000
 """Jobs among which views are searched; those beyond are not found."""
@@ -207,6 +211,14 @@ def search_request(
         explain=bool(explain),
         weights=weights or SearchWeights(),
     )
+
+
+def feed_request(table: str, name: str, account: str, cursor: str, limit: int) -> feeds_pb2.ReadFeedRequest:
+    """Return the request for a page of a job's feed. Raises InvalidRequest."""
+    require(cursor, str, "cursor", "a cursor's text, as a page has it")
+    require_positive(limit, "limit")
+    job = job_message(table, name, account)
+    return to_request(feeds_pb2.ReadFeedRequest, job=job, cursor=cursor, limit=limit)
 
 
 def _numbers(values: Iterable[float], field: str) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from iscp.core.api.api_views import (
     RegisterResult,
     ShardView,
 )
+from iscp.core.api.feed_views import ChangePage, FeedChange
 from iscp.core.api.log_lines import LogLine, LogPage, LogPlace
 from iscp.core.api.search_views import SearchAnswer, SearchHit, SearchWeights
 from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
@@ -67,6 +68,7 @@ __all__ = [
     "ChangeCost",
     "ChangeMode",
     "ChangeOutcome",
+    "ChangePage",
     "ChangeVerb",
     "CheckedJob",
     "ClusterView",
@@ -76,6 +78,7 @@ __all__ = [
     "DeadLetters",
     "EventView",
     "ExplainedOperator",
+    "FeedChange",
     "Forecast",
     "HistoryEntry",
     "JobChange",

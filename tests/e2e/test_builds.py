@@ -15,6 +15,7 @@ from iscp.adapters.delta.rows.net_changes import WRITES
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
+from iscp.client.admin_client import Client
 from iscp.core.build.api_builds import BuildStage
 from iscp.core.values.errors import InvalidRequest
 from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
@@ -80,6 +81,18 @@ def assert_replay(feed: Job, source: str) -> None:
         assert [each["row"]["id"] for each in first] == sorted(each["row"]["id"] for each in first)
 
 
+def assert_node_reads(endpoint: str, feed: Job) -> None:
+    """A node, be it the owner or not, reads the feed page by page, and refuses to read what is none."""
+    ulids, cursor = list[str](), ""
+    with Client(endpoint) as client:
+        while (page := client.feeds.read(feed.source, feed.name, cursor, limit=3_000)).changes:
+            ulids += [change.ulid for change in page.changes]
+            cursor = page.cursor
+        with pytest.raises(InvalidRequest, match="writes no feed"):
+            client.feeds.read(feed.source, "one")
+    assert sorted(ulids) == sorted(read(feed.target)["ulid_text"].to_pylist())
+
+
 def assert_counts(view: Job, source: str) -> None:
     ids = [row["id"] for row in read(source).to_pylist()]
     of_y = [each for each in ids if each % 3 == 1]
@@ -128,6 +141,8 @@ def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: Many
     for job in replicas:
         assert_equal(job.target, read(source))
     assert_replay(feed, source)
+    for node_id in cluster.members:
+        assert_node_reads(cluster.address(node_id), feed)
     assert_counts(view, source)
     *_, first = cluster.client.history(source, view.name)
     assert first.reason.endswith(f"by ranges of {source}")

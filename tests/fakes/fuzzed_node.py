@@ -16,9 +16,14 @@ from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
+from iscp.adapters.grpc.admin.feed_server import FeedServer
+from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.admin.owners_jobs import OwnersJobs
 from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.bootstrap.read_parts import feed_pages
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
 from iscp.core.build.api_builds import BuildStage
@@ -27,12 +32,14 @@ from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.ports.system import Clock
 from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.feed_service import NodeFeeds, feed_turns
 from iscp.runtime.reads.search_service import OwnerSearch
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.access import FakeAudit, FakeTokens
@@ -73,7 +80,11 @@ class FuzzedNode:
         access = TokenService(self.tokens, FakeAudit(), clock, secrets.token_hex)
         turns = AccountTurns(TurnBounds(4, 2, 30.0), clock, "search", "search", "Retry")
         searches = OwnerSearch(owner, catalog, lambda row, version, timeout_s, alive: None, FakeIndexes().search, turns)
-        services = (OperatorServer(self.operator), BuildServer(builds), SearchServer(searches), AccessServer(access))
+        feeds = FeedServer(_feeds(clock), OwnersJobs(self.admin, Forwarding(lambda: None)).job)
+        services = (
+            *(OperatorServer(self.operator), BuildServer(builds), SearchServer(searches), feeds),
+            AccessServer(access),
+        )
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services)
         self._register()
         self.server.start()
@@ -119,6 +130,10 @@ def _build(table_id: str) -> JobBuild:
     plan = BuildPlan("id", DEFAULT_ACCOUNT, table_id, KEPT, "/orders", 1, "{}", 0, 1)
     tasks = (BuildTask(f"{each}", TaskType.BUILD_RANGE, False, table_id, "id", each, "n-1") for each in (2, 3))
     return JobBuild(plan, BuildStage.BUILDING, tuple(tasks), began_at_s=1.0)
+
+
+def _feeds(clock: Clock) -> NodeFeeds:
+    return NodeFeeds(feed_pages(clock, EnvironmentFailpoints({})), feed_turns(clock), clock)
 
 
 def _refuse_trigger(trigger: TriggerSpec) -> None:

@@ -43,6 +43,7 @@ from iscp.cli.job.job_file import read_jobs
 from iscp.cli.view.view_explain import UPKEEP_WORDS
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
+from iscp.client.feed_client import FeedClient
 from iscp.client.operator_client import OperatorClient
 from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
 from iscp.core.api.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
@@ -300,7 +301,7 @@ def test_python_examples_call_what_there_is(document: Path) -> None:
 
 
 def test_the_signatures_of_the_client_are_those_of_the_code() -> None:
-    clients = {each.__name__: each for each in (package.Client, OperatorClient, BuildClient, AccessClient)}
+    clients = {each.__name__: each for each in (package.Client, OperatorClient, BuildClient, FeedClient, AccessClient)}
     documented: dict[str, set[str]] = {name: set() for name in clients}
     for block in blocks((ROOT / "docs/python.md").read_text(), "python"):
         for stub in (node for node in ast.parse(block).body if isinstance(node, ast.ClassDef)):

@@ -152,6 +152,14 @@ _SEARCH = ServiceRow(
     gateway=True,
 )
 
+_FEEDS = ServiceRow(
+    "iscp.wire.v1.Feeds",
+    # Whichever node is called reads the feed: the owner is called only for whether there is such a job. As often as
+    # readers follow: not audited.
+    {"ReadFeed": _ACCOUNT(waits=True)},
+    gateway=True,
+)
+
 _ACCESS = ServiceRow(
     "iscp.wire.v1.Access",
     {
@@ -176,6 +184,7 @@ SERVICES: tuple[ServiceRow, ...] = (
     _OPERATOR,
     _BUILDS,
     _SEARCH,
+    _FEEDS,
     _ACCESS,
     _NODE,
     ServiceRow("grpc.health.v1.Health", dict.fromkeys(("Check", "List", "Watch"), _OPEN)),

@@ -10,7 +10,7 @@ from iscp.core.values.setting_fields import setting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitBounds:
     """Calls of WaitJob, VerifyJob, GetEvents and Search, which wait at the owner, also those by JSON or from other
-    nodes.
+    nodes; and calls of ReadFeed, which wait at the node that is called.
     """
 
     node_max: int = setting(200, "Calls that wait at a time; one more is refused with QUEUE_FULL", least=1)

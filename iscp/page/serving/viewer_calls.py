@@ -22,6 +22,7 @@ from iscp.adapters.tls.tls_files import TlsSource
 from iscp.client.access_client import AccessClient
 from iscp.client.admin_client import Client
 from iscp.client.build_client import BuildClient
+from iscp.client.feed_client import FeedClient
 from iscp.client.operator_client import OperatorClient
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import EventView, JobView, LeftOutRows
@@ -132,6 +133,7 @@ class _ViewerClient(Client):
         self._search = search_pb2_grpc.SearchStub(caller.channel)
         self.operator = OperatorClient(caller)
         self.builds = BuildClient(caller)
+        self.feeds = FeedClient(caller)
         self.access = AccessClient(caller)
 
 

@@ -8,8 +8,8 @@ from iscp.core.api.search_views import SearchAnswer, SearchRequest
 from iscp.core.metrics.attributes import ERROR
 from iscp.core.metrics.index_metrics import SEARCH_DURATION
 from iscp.core.values.untrusted_values import error_code
-from iscp.ports.searching import Searching
 from iscp.ports.system import Clock, Meter
+from iscp.ports.target_reading import Searching
 
 
 class MeteredSearch:

@@ -17,7 +17,7 @@ from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import InvalidRequest, no_index_at
 from iscp.ports.catalog import Catalog
 from iscp.ports.engine import NO_DEATHS, JobDeaths
-from iscp.ports.searching import IndexSearch
+from iscp.ports.target_reading import IndexSearch
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.reads.account_turns import AccountTurns

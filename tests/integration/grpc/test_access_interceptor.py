@@ -28,6 +28,7 @@ from iscp.core.values.errors import ErrorCode, IscpError, JobNotFound, NotAuthen
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
+from tests.fakes.job_feeds import feed_server
 from tests.fakes.operators import FakeOperator
 from tests.fakes.searches import FakeSearches
 from tests.fakes.shown_builds import FakeBuilds
@@ -44,6 +45,7 @@ class Guarded:
             OperatorServer(FakeOperator()),
             BuildServer(FakeBuilds()),
             SearchServer(FakeSearches()),
+            feed_server(self.admin),
             AccessServer(self.access.service),
         ]
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services, interceptors=[self.access.interceptor])

@@ -10,11 +10,11 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from iscp.core.access.service_table import RULES
-from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2, search_pb2
+from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2
 
 METHODS: Mapping[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
-    for module in (access_pb2, admin_pb2, builds_pb2, operator_pb2, search_pb2)
+    for module in (access_pb2, admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

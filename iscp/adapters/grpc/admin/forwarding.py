@@ -142,6 +142,15 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         # On the wire a single answer is a stream of one message.
         return grpc.unary_stream_rpc_method_handler(partial(self._forward, details.method, own))
 
+    def answers(
+        self, method: str, own: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Yield the answers to a call that this node makes for its caller while it answers another call of them.
+
+        `own` answers it where this node is the owner, and whatever else ends the call of `context`.
+        """
+        return self._forward(method, own, raw, context)
+
     def _forward(
         self, method: str, own: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext
     ) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from iscp.adapters.grpc.codec.search_messages import answer_to_wire, search_from
 from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX
 from iscp.core.api.search_views import WAIT_S_MAX
 from iscp.core.values.errors import InvalidRequest
-from iscp.ports.searching import Searching
+from iscp.ports.target_reading import Searching
 from iscp.wire.v1 import search_pb2 as pb
 from iscp.wire.v1 import search_pb2_grpc as pb_grpc
 

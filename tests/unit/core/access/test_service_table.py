@@ -7,9 +7,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from iscp.core.access.service_table import RULES, Foreign, Scope
 from iscp.core.values.access_roles import Role
-from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, node_pb2, operator_pb2, search_pb2
+from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, node_pb2, operator_pb2, search_pb2
 
-SERVED = (access_pb2, admin_pb2, builds_pb2, node_pb2, operator_pb2, search_pb2, health_pb2, reflection_pb2)
+SERVED = (access_pb2, admin_pb2, builds_pb2, feeds_pb2, node_pb2, operator_pb2, search_pb2, health_pb2, reflection_pb2)
 METHODS = {
     f"/{service.full_name}/{method.name}": method
     for module in SERVED

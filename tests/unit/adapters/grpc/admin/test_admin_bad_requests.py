@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, error_of, status_of
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, IscpError, JobFailed, PermanentError, TimedOut
-from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2, search_pb2
+from iscp.wire.v1 import admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2
 from tests.fakes.fuzzed_node import KEPT, FuzzedNode
 from tests.fakes.wire_faults import fill, odd_values, paths, with_value, wrong_values
 
@@ -30,6 +30,7 @@ SERVICES = (
     operator_pb2.DESCRIPTOR.services_by_name["Operator"],
     builds_pb2.DESCRIPTOR.services_by_name["Builds"],
     search_pb2.DESCRIPTOR.services_by_name["Search"],
+    feeds_pb2.DESCRIPTOR.services_by_name["Feeds"],
 )
 METHODS = [method for service in SERVICES for method in service.methods]
 EACH_FOR_ITSELF = ("Check", "ChangeJobs", "UpdateJobs")
@@ -112,13 +113,14 @@ def check(api: Api, method: MethodDescriptor, raw: bytes, *, wrong: bool) -> Non
 
 @each_method
 def test_a_request_in_order_is_answered(api: Api, method: MethodDescriptor) -> None:
-    """The control: these requests, which other tests spoil, are accepted, but for three that no replica can have."""
+    """The control: these requests, which other tests spoil, are accepted, but for those that no replica can have."""
     errors = api.errors(method, bytes(api.request(method).SerializeToString()))
     api.node.restore()
     assert [error for error in errors if not isinstance(error, (JobFailed, TimedOut))] == [] or method.name in (
         "Reshard",
         "ExplainConsumer",
         "Search",
+        "ReadFeed",
     )
 
 

@@ -1,24 +1,34 @@
-"""Compose the answers to searches of indexes."""
+"""Compose the answers to reads of what jobs maintain: searches of indexes, and pages of feeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from iscp.adapters.grpc.admin.feed_server import FeedServer
+from iscp.adapters.grpc.admin.forwarding import Forwarding
+from iscp.adapters.grpc.admin.owners_jobs import OwnersJobs
 from iscp.adapters.grpc.admin.search_server import SearchServer
-from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.foundation import Foundation, compose_places
 from iscp.consumers.index.index_services import IndexServices
+from iscp.core.api.feed_views import ChangePage
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
+from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, PermanentError
 from iscp.core.values.extras import import_name
 from iscp.index.embedding.embedding_service import EmbeddingService
+from iscp.ports.admin import AdminService
 from iscp.ports.catalog import Catalog
+from iscp.ports.system import Clock, Failpoints
+from iscp.ports.target_reading import FeedPages
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.metrics.metered_search import MeteredSearch
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.feed_service import NodeFeeds, feed_turns
 from iscp.runtime.reads.search_service import OwnerSearch
 
 
@@ -77,3 +87,26 @@ class QueryVectors:
         for why in embedded.refused.values():
             raise InvalidRequest(f"cannot be embedded: {why}", field="text", remedy="Search for another text")
         return embedded.vectors
+
+
+def compose_feeds(foundation: Foundation, admin: AdminService, forwarding: Forwarding) -> FeedServer:
+    clock = foundation.clock
+    pages = feed_pages(clock, foundation.failpoints)
+    service = NodeFeeds(pages, feed_turns(clock), clock, compose_places(foundation.config), foundation.deaths)
+    return FeedServer(service, OwnersJobs(admin, forwarding).job)
+
+
+def feed_pages(clock: Clock, failpoints: Failpoints) -> FeedPages:
+    """Return what reads the feeds of any jobs; the library is loaded for the first one, as most nodes read none."""
+    found = cache(lambda: _library(clock, failpoints))
+
+    def page(row: JobRow, cursor: str, limit: int) -> ChangePage:
+        return found()(row, cursor, limit)
+
+    return page
+
+
+def _library(clock: Clock, failpoints: Failpoints) -> FeedPages:
+    from iscp.consumers.changefeed.feed_pages import JobFeedPages
+
+    return JobFeedPages(clock, failpoints).page

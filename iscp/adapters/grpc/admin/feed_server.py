@@ -1,0 +1,58 @@
+"""Serves pages of jobs' feeds by gRPC, beside `Admin`, at whichever node is called."""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+
+from iscp.adapters.grpc.channel.grpc_errors import answering
+from iscp.adapters.grpc.codec.feed_messages import feed_request_from_wire, page_to_wire
+from iscp.core.api.api_views import JobView
+from iscp.core.api.feed_views import FEED_WAIT_S_MAX
+from iscp.core.values.errors import InvalidRequest
+from iscp.ports.target_reading import FeedReading
+from iscp.wire.v1 import admin_pb2
+from iscp.wire.v1 import feeds_pb2 as pb
+from iscp.wire.v1 import feeds_pb2_grpc as pb_grpc
+
+JobOf = Callable[[admin_pb2.JobName, grpc.ServicerContext], JobView]
+"""Return the job that a call names, as the owner answers that caller; or end the call with the owner's error."""
+
+
+class FeedServer(pb_grpc.FeedsServicer):
+    """The service's method; give it to AdminServer as one of its `services`."""
+
+    names = (pb.DESCRIPTOR.services_by_name["Feeds"].full_name,)
+    calls_max = 0
+    """All of its calls count as waits, which the server has threads for."""
+
+    def __init__(self, service: FeedReading, job_of: JobOf) -> None:
+        self._service = service
+        self._job_of = job_of
+
+    def add_to(self, server: grpc.Server) -> None:
+        pb_grpc.add_FeedsServicer_to_server(self, server)
+
+    def close(self) -> None:
+        self._service.close()
+
+    def ReadFeed(self, request: pb.ReadFeedRequest, context: grpc.ServicerContext) -> pb.ChangePage:
+        with answering(request, context, "read_feed"):
+            wanted = feed_request_from_wire(request, _wait_s(request.timeout_s, context))
+        job = self._job_of(request.job, context)
+        with answering(request, context, "read_feed"):
+            return page_to_wire(self._service.read(job, wanted, context.is_active))
+
+
+def _wait_s(timeout_s: float, context: grpc.ServicerContext) -> float:
+    """Return for how many seconds a call may wait for changes. Raises InvalidRequest."""
+    if not 0 <= timeout_s <= FEED_WAIT_S_MAX:
+        raise InvalidRequest(
+            f"must be 0 to {FEED_WAIT_S_MAX:.0f} seconds", field="timeout_s", remedy="Read again when it is over"
+        )
+    # Nobody hears an answer that comes after the call's own deadline.
+    remaining_s = context.time_remaining()
+    return timeout_s if remaining_s is None else max(0.0, min(timeout_s, remaining_s))

@@ -1,0 +1,143 @@
+"""Reads pages of jobs' feeds for a node, by the library of changefeeds (port FeedPages)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from iscp.changefeed.client.reader import FeedReader
+from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.table.feed_schema import FEED, KEY, NET, OPERATION, ROW, SHARD, ULID, ULID_TEXT, VERSION
+from iscp.changefeed.table.feed_table import FeedTable
+from iscp.core.api.feed_views import ChangePage, FeedChange
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+from iscp.core.values.json_values import json_value
+from iscp.core.values.untrusted_values import error_text
+from iscp.ports.system import Clock, Failpoints
+
+READ_BYTES_MAX = 256 * 1024**2
+"""Bytes, decoded, that a node reads for a page of a feed; it ends early then, and what is only read at once and has
+more is refused.
+"""
+
+CHANGES_BYTES_MAX = 2 * 1024**2
+"""Bytes of the changes of a page that a node reads, as JSON; the others follow in further pages, which have one each
+at least.
+"""
+
+CHANGE_BYTES_MAX = 16 * 1024**2
+"""Bytes of one change that a node reads, as JSON; a page that would begin with a larger one is refused."""
+
+OPEN_FEEDS_MAX = 32
+"""Feeds that a node has open for their next pages; the one that was read longest ago is closed for another."""
+
+HELD_BYTES_MAX = 16 * 1024**2
+"""Bytes of rows that a feed which a node has open may hold for its next page; one that holds more is closed."""
+
+_BATCH_ROWS = 64
+
+
+class JobFeedPages:
+    """Reads the feeds of any jobs, which stay open for a while. Safe for threads."""
+
+    def __init__(self, clock: Clock, failpoints: Failpoints) -> None:
+        self._clock = clock
+        self._failpoints = failpoints
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[tuple[str, str], _OpenFeed] = OrderedDict()
+
+    def page(self, row: JobRow, cursor: str, limit: int) -> ChangePage:
+        """Return up to `limit` changes behind the cursor. Raises what a port FeedPages does."""
+        start = Cursor.parse(cursor) if cursor else None
+        place = (row.job_id, row.spec.consumer.target)
+        with self._lock:
+            idle = self._idle.pop(place, None)
+        if idle is not None:
+            with suppress(StorageError):  # its table may have been made again since it was opened
+                return self._page(place, idle, start, limit)
+        return self._page(place, _OpenFeed(FeedTable(place[1], self._clock, self._failpoints)), start, limit)
+
+    def _page(self, place: tuple[str, str], feed: _OpenFeed, start: Cursor | None, limit: int) -> ChangePage:
+        try:
+            page = feed.page(start, limit)
+        except InvalidRequest:
+            self._keep(place, feed)  # it is the request that is wrong
+            raise
+        self._keep(place, feed)
+        return page
+
+    def _keep(self, place: tuple[str, str], feed: _OpenFeed) -> None:
+        if feed.reader.held_bytes > HELD_BYTES_MAX:
+            return
+        with self._lock:
+            self._idle[place] = feed
+            if len(self._idle) > OPEN_FEEDS_MAX:
+                self._idle.popitem(last=False)
+
+
+class _OpenFeed:
+    """A feed's table, and one reader of it; for one thread at a time."""
+
+    def __init__(self, table: FeedTable) -> None:
+        self._table = table
+        self.reader = FeedReader(table, READ_BYTES_MAX)
+
+    def page(self, start: Cursor | None, limit: int) -> ChangePage:
+        if start is not None:
+            start.refuse_foreign(self._table.description.feed_id, self._table.description.shards)
+        page = self.reader.page(start, limit)
+        try:
+            changes = tuple(_fitting(page.rows))
+        except (ValueError, ArithmeticError, pa.ArrowException) as error:  # as a time that Python does not know
+            raise PermanentError(
+                f"a change of the feed has a value that cannot be shown: {error_text(error)}",
+                remedy="Read the feed where it lies, by iscp.changefeed",
+                code=ErrorCode.TABLE_UNREADABLE,
+            ) from error
+        if len(changes) == len(page.rows):
+            return ChangePage(changes, page.cursor.text)
+        # The cursor of the page lies behind changes that did not fit.
+        first = self.reader.first_cursor() if start is None else start
+        reached = {**first, **{change.shard: change.ulid for change in changes}}
+        return ChangePage(changes, Cursor(page.cursor.feed, reached).text)
+
+
+def _fitting(rows: pa.Table) -> Iterator[FeedChange]:
+    """Yield the first rows as changes, as many as a page may have. Raises PermanentError where the first is too large.
+
+    The rows become Python's values in batches: all of them at once might take many times their bytes.
+    """
+    left = CHANGES_BYTES_MAX
+    for batch in rows.drop_columns([ULID, FEED]).to_batches(max_chunksize=_BATCH_ROWS):
+        for row in batch.to_pylist():
+            change = _change_of(row)
+            size = len(json.dumps((change.key, change.row, change.operation)))
+            if size > left and left < CHANGES_BYTES_MAX:
+                return
+            if size > CHANGE_BYTES_MAX:
+                raise PermanentError(
+                    f"the change {change.ulid} has {size} bytes, more than {CHANGE_BYTES_MAX}",
+                    remedy="Read the feed where it lies: `iscp feed tail URI`, or iscp.changefeed",
+                    code=ErrorCode.TABLE_UNREADABLE,
+                )
+            left -= size
+            yield change
+
+
+def _change_of(row: Mapping[str, Any]) -> FeedChange:
+    return FeedChange(
+        ulid=row[ULID_TEXT],
+        shard=row[SHARD],
+        operation=row[OPERATION],
+        row=json_value(row[ROW]),
+        key=json_value(row.get(KEY) or {}),
+        version=row[VERSION],
+        net=row[NET],
+    )
