@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from iscp import __version__
+from iscp.cli.changefeed.node_feed import node_feed
 from iscp.cli.cluster.audit_command import audit
 from iscp.cli.cluster.backup_commands import backup
 from iscp.cli.cluster.bootstrap_command import bootstrap
@@ -58,7 +59,7 @@ def cli() -> None:
 
 
 for command in (
-    *(job, view, build, context, explain, apply, export, node_search, node, shard, ring, rebalance, events),
+    *(job, view, build, context, explain, apply, export, node_search, node_feed, node, shard, ring, rebalance, events),
     *(top, backup, token, audit, version, consumer),
 ):
     cli.add_command(command)

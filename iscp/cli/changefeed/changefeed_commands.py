@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.model.ulid import parse_ulid, ulid_time_ms
+from iscp.cli.changefeed.shown_changes import show_change, show_cursor
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber, anywhere_output
 from iscp.cli.shell.drawing import table
@@ -78,9 +78,10 @@ def tail(
         cursor = _start(changefeed, start, etcd)
         for page in _pages(changefeed, cursor, limit, follow):
             for row in page.rows.to_pylist():
-                _show_change(row, invocation.output)
-            if not render.show_line({"cursor": json.loads(page.cursor.text)}, invocation.output):
-                say(page.cursor.text)
+                # Without what all changes of a feed have in common.
+                shown = {name: value for name, value in row.items() if name not in ("ulid", "ulid_text", "feed")}
+                show_change({"ulid": row["ulid_text"], **json_value(shown)}, invocation.output)
+            show_cursor(page.cursor.text, invocation.output)
 
 
 @feed.command()
@@ -209,13 +210,3 @@ def _pages(changefeed: Changefeed, cursor: Cursor | None, limit: int | None, fol
 def _show_lines(rows: Sequence[render.Row], invocation: Invocation) -> bool:
     """Show the rows line by line; False where a table is wanted."""
     return not invocation.for_people and all(render.show_line(row, invocation.output) for row in rows)
-
-
-def _show_change(row: Mapping[str, Any], output: str) -> None:
-    """Show the line of a change, without what all changes of a feed have in common."""
-    shown = {"ulid": row["ulid_text"]} | {n: v for n, v in row.items() if n not in ("ulid", "ulid_text", "feed")}
-    if render.show_line(json_value(shown), output):
-        return
-    moment = render.moment(ulid_time_ms(parse_ulid(row["ulid_text"])) / 1000)
-    what = json.dumps(json_value(row["row"]), ensure_ascii=False)
-    say(f"{moment}  {row['shard']:>4}  {row['ulid_text']}  {row['operation']:16} {what}")
