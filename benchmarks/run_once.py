@@ -203,9 +203,6 @@ def measure_small(root: Path, rows: int, runs: int) -> dict[str, object]:
     script.write_text(script_of(lake.replicas(root / "script"), root / "state"))
     for command in (iscp_run(ours), iscp_run(replicas), [sys.executable, str(script)]):
         run_process(command)  # what is built at first
-    lake.change()
-    for command in (iscp_run(ours), iscp_run(replicas), [sys.executable, str(script)]):
-        run_process(command)  # what is stored once, when the first small change comes
     idle, small, alone, scripted = list[Process](), list[Process](), list[Process](), list[Process]()
     for number in range(runs):
         idle.append(run_process(iscp_run(ten)))

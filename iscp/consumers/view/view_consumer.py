@@ -33,7 +33,7 @@ from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
-from iscp.views.direct.group_state import UnfitGroupsError
+from iscp.views.direct.group_state import UnfitGroupsError, stored_frame
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
@@ -130,7 +130,8 @@ class ViewConsumer(Consumer):
                 reason = f"changes give no result ({error.message})"
             if reason:
                 log.warning("view.recomputed", extra=logged_job(context.row) | {"reason": reason})
-        return self._recompute(context, end, reason, warn=not order.full and self._view.policy is not Policy.FULL)
+        warn = not order.full and self._view.policy is not Policy.FULL
+        return self._recompute(context, end, reason, warn=warn, builds=bool(order.full))
 
     def _end(self, own: SourceRange) -> RefreshEnd:
         uris = sorted(set(self._view.query.tables.values()))
@@ -229,7 +230,9 @@ class ViewConsumer(Consumer):
         before = lambda: self._query(context, end).group_input_before(spans)  # noqa: E731
         try:
             found = groups.change(changes, self._stored.stored_groups(context), before)
-        except UnfitGroupsError:
+        except (UnfitGroupsError, EngineError) as error:
+            if isinstance(error, EngineError) and not concerns_values(error):
+                raise
             self._memory.give_up_groups()
             return None
         if found is None:
@@ -316,9 +319,14 @@ class ViewConsumer(Consumer):
             raise ChangesUnavailableError("others have changed what the target is")
         return position
 
-    def _recompute(self, context: ConsumeContext, end: RefreshEnd, reason: str, *, warn: bool) -> Refreshed:
+    def _recompute(
+        self, context: ConsumeContext, end: RefreshEnd, reason: str, *, warn: bool, builds: bool = False
+    ) -> Refreshed:
+        """Compute all rows; `builds`: for no target that changes have come to."""
         began_s = self._clock.monotonic_s()
         query = self._query_anew(context, end)
+        if builds and self._view.policy is not Policy.FULL:
+            self._store_groups(context, query, end)
         try:
             consumed = self._write_all(context, query, end)
         except (EngineError, E.PySparkException, Py4JJavaError) as error:
@@ -331,8 +339,26 @@ class ViewConsumer(Consumer):
         warning = f"the view was recomputed: {reason}" if warn else ""
         return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
 
+    def _store_groups(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> None:
+        """Store the groups of which a view is made that is refreshed by them: then its first small change, which may
+        be another process's, needs no Spark.
+        """
+        groups = self._memory.known_groups
+        if groups is None:
+            return
+        tag = self._snapshot_tag(context, query, end)
+        try:
+            self._stored.write(context, stored_frame(groups.query, query.group_input()), tag)
+        except (EngineError, E.PySparkException, Py4JJavaError) as error:
+            if not concerns_values(error):
+                raise
+            self._memory.give_up_groups()  # a sum is beyond 64 bits
+
+    def _snapshot_tag(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> CommitTag:
+        return commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
+
     def _write_all(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> Consumed:
-        tag = commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
+        tag = self._snapshot_tag(context, query, end)
         if query.stored is None:
             rows = query.all_rows()
         else:

@@ -205,6 +205,11 @@ class ViewMemory:
         self._find_out(find)
         return self._groups
 
+    @property
+    def known_groups(self) -> ViewGroups | None:
+        """Return the same as `groups` if it was found out before; otherwise None."""
+        return self._groups
+
     def rows(self, find: Callable[[], DirectWays]) -> ViewRows | None:
         """Return how the view's rows are joined, if they can be here; found out as `groups`."""
         self._find_out(find)

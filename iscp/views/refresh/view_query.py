@@ -186,6 +186,12 @@ class ViewQuery:
                 learn_totals(plans, self.analyzed.root)
         return plans
 
+    def group_input(self) -> DataFrame:
+        """Return all rows of which the groups at the top are made, as `c0`, `c1`, …"""
+        (node,) = self.analyzed.root.inputs
+        rows = self.plans_at_ends().result(node, At.NEW)
+        return rows.toDF(*_numbered(rows))
+
     def group_input_before(self, spans: Spans) -> DataFrame:
         """Return all rows of which the groups at the top were made, as `c0`, `c1`, …"""
         (node,) = self.analyzed.root.inputs
