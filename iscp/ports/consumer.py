@@ -166,6 +166,9 @@ class Consumer(ABC):
     won the seq. Consumers without this are built.
     """
 
+    settled: Callable[[Position], bool] | None = None
+    """Return whether at this position, which was read last, nothing is to be done until a table of the job changes."""
+
     refresh: Callable[[ConsumeContext, RefreshOrder], Refreshed] | None = None
     """Bring the sink to the tables' versions in one numbered commit, all of them at once.
 
@@ -249,10 +252,7 @@ class Adopting(Protocol):
     """Takes over tables that somebody else has written."""
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
-        """Validate a target that is there and may have rows, as `validate` does for others.
-
-        The rows themselves are not checked.
-        """
+        """Validate a target that is there and may have rows, as `validate` does for others; no row is checked."""
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> AdoptingCheck: ...
 

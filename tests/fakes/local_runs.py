@@ -60,7 +60,9 @@ class Local:
         self.source.commit({1: "a", 2: "b"})
         self.ports = fake_ports(self.source, lambda name: self.kind, clock=self.clock)
         maker = JobMaker(self.catalog, lambda name: self.kind, lambda trigger: None, self.clock)
-        self.registrar = JobRegistrar(maker, lambda name: self.kind, self.ports, self.clock)
+        self.registrar = JobRegistrar(
+            maker, lambda name: self.kind, self.ports, self.clock, lambda uri: self.source.newest(uri).to
+        )
 
     def add_table(self, uri: str) -> None:
         name = uri.rpartition("/")[2]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.log.commits import newest_commit
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
@@ -79,7 +80,7 @@ class LocalEngine:
         )
         check_trigger = TriggerRegistry(config.triggers.allow).check
         self._maker = JobMaker(catalog, registry.kind, check_trigger, self._clock)
-        self._registrar = JobRegistrar(self._maker, registry.kind, ports, self._clock)
+        self._registrar = JobRegistrar(self._maker, registry.kind, ports, self._clock, newest_commit)
         self._ports, self._tables = ports, tables
         self._runner = Runner(ports, config.bounds)
 

@@ -9,11 +9,13 @@ from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import parse_job_id, spec_mark
+from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_plan import PlannedJob
 from iscp.core.run.target_standing import TargetStanding, job_id_for_run, standing_for_run
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode, InvalidRequest
-from iscp.core.values.watermark import Position
+from iscp.core.values.watermark import Position, Watermark, committed_apart
+from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_maker import JobMaker
@@ -52,12 +54,19 @@ class JobRegistrar:
     """Registers jobs for the time of a run. Nothing is written by it."""
 
     def __init__(
-        self, maker: JobMaker, kinds: Callable[[str], ConsumerKind], ports: IterationPorts, clock: Clock
+        self,
+        maker: JobMaker,
+        kinds: Callable[[str], ConsumerKind],
+        ports: IterationPorts,
+        clock: Clock,
+        newest: Callable[[str], Watermark],
     ) -> None:
+        """`newest` returns a table's newest version and when it was committed, without opening the table."""
         self._maker = maker
         self._kinds = kinds
         self._ports = ports
         self._clock = clock
+        self._newest = newest
 
     def plan(self, request: RegisterRequest, place: str) -> PlannedJob:
         """Return what the job reads and makes, whether or not that is there. Raises InvalidRequest."""
@@ -69,6 +78,43 @@ class JobRegistrar:
         reads = (own, *(uri for uri in tables if uri != own))
         target = kind.target_of(spec.consumer, catalog)
         return PlannedJob(request.job.name, request.job.account, reads, target, place, kind.shared_target)
+
+    def find_current(self, request: RegisterRequest) -> RegisteredJob | None:
+        """Return the job if its target is at the newest commits of all that it reads, and nothing else is due; None: it
+        is to be registered, and an iteration finds out.
+
+        No table is opened for that: to open one takes memory and time with the number of its files.
+        """
+        try:
+            return self._find_current(request)
+        except Exception:  # noqa: BLE001  (whoever registers the job meets it again, and says so)
+            return None
+
+    def _find_current(self, request: RegisterRequest) -> RegisteredJob | None:
+        job = request.job
+        check_names(job)
+        kind, catalog = self._kinds(parse_spec(request.spec_json).consumer.kind), self._maker.catalog(job.account)
+        catalog.refuse_links(job.table)
+        source = _unopened(job.table, catalog.locate(job.table))
+        row = self._maker.make(job, request.spec_json, source, source.table_id, check=False).row
+        consumer = self._ports.open(row)
+        if consumer.settled is None or kind.open_range is not None or kind.held(row.spec.consumer):
+            return None
+        position = consumer.position(row)
+        standing = standing_for_run(position, spec_mark(row.table_uri, row.spec.consumer))
+        if standing is not TargetStanding.SAME or not consumer.settled(position) or not self._is_newest(row, position):
+            return None
+        key = row.key._replace(table_id=position.source_id)
+        row = row._replace(key=key, job_id=position.job_id, watermark=position.watermark, seq=position.seq)
+        return RegisteredJob(row, standing, position)
+
+    def _is_newest(self, row: JobRow, position: Position) -> bool:
+        """Return whether the position is at the newest commit of each table of the job."""
+        at = {row.table_uri: position.watermark} | {uri: mark.watermark for uri, mark in position.sources.items()}
+        if position.watermark.steps or not at.keys() >= {*tables_of(row).values()}:
+            return False
+        found = ((self._newest(uri), mark) for uri, mark in at.items())
+        return all(now.version == mark.version and not committed_apart(now.at_s, mark.at_s) for now, mark in found)
 
     def register(self, request: RegisterRequest, orders: RunOrders, *, rebuild: bool = False) -> RegisteredJob:
         """Return the job as its target has it, or a new one. `rebuild`: its target may be built by another spec.
@@ -120,3 +166,8 @@ class JobRegistrar:
                 code=ErrorCode.TARGET_UNUSABLE,
             )
         return False
+
+
+def _unopened(table: str, uri: str) -> TableDescription:
+    """Return what is known of a table before it is opened: its place."""
+    return TableDescription(table_id="", name=table, uri=uri, version=-1, committed_at_s=0.0)

@@ -16,7 +16,7 @@ from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.untrusted_values import error_code
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
-from iscp.runtime.local.unit_runner import UnitRunner, fault_words
+from iscp.runtime.local.unit_runner import UnitRunner, fault_words, result_of
 
 log = logging.getLogger(__name__)
 
@@ -125,8 +125,8 @@ class LocalRun:
             self._done.put(results)
 
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
-        results: dict[int, RunResult] = {}
-        left, tries = list(unit), 0
+        results = {} if self._orders.full_refresh else self._find_current(unit)
+        left, tries = [number for number in unit if number not in results], 0
         while left and tries < SUPERSEDED_TRIES_MAX:
             tries += 1
             registered: dict[int, RegisteredJob] = {}
@@ -142,6 +142,11 @@ class LocalRun:
             # Another run has claimed it at the same time, by the same files: it is gone on with under that claim.
             left = [number for number in registered if results[number].error_code == ErrorCode.SUPERSEDED]
         return results
+
+    def _find_current(self, unit: Sequence[int]) -> dict[int, RunResult]:
+        """Return the results of the jobs that have nothing to do, as their targets and the tables' logs show."""
+        found = {number: self._registrar.find_current(self._jobs[number].request) for number in unit}
+        return {number: result_of(job.row) for number, job in found.items() if job is not None}
 
     def _bring_up(self, jobs: Sequence[RegisteredJob]) -> list[RunResult]:
         found = self._units.bring_up([each.row for each in jobs])

@@ -26,7 +26,8 @@ from iscp.adapters.delta.log.actions import (
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import commit_name, place
-from iscp.core.values.errors import TableNotFound
+from iscp.core.values.errors import StorageError, TableNotFound
+from iscp.core.values.watermark import Watermark
 
 # Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
 _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
@@ -151,6 +152,18 @@ def list_log(uri: str) -> LogListing:
     checkpoints = sorted(match[0] for match in found if match["checkpoint"])
     newest = checkpoints[-1].partition(".")[0] if checkpoints else ""
     return LogListing(max(versions), tuple(name for name in checkpoints if name.startswith(f"{newest}.")))
+
+
+def newest_commit(uri: str) -> Watermark:
+    """Return the newest version and when it was committed, without opening the table.
+
+    Raises TableNotFound and StorageError.
+    """
+    version = newest_version(uri)
+    commit = read_commit(uri, version)
+    if commit is None:
+        raise StorageError(f"version {version} of {uri} is gone", remedy="Run again: its log is being cleaned")
+    return Watermark(version, commit.committed_at_s)
 
 
 def table_exists(uri: str) -> bool:

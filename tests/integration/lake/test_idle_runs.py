@@ -1,0 +1,48 @@
+"""A run with nothing to do opens no table: it lists the logs, and reads the newest commits of sources and targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+import iscp
+from iscp.core.run.run_result import ResultState, RunResult
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [f"v{each}" for each in ids]})
+
+
+def refresh(root: Path) -> RunResult:
+    """Refresh a replica as another process does, which knows nothing yet."""
+    with iscp.local() as lake:
+        return lake.replica(str(root / "source"), str(root / "copy"), key=["id"]).refresh()
+
+
+def test_what_has_not_changed_is_not_opened_and_what_has_is(tmp_path: Path) -> None:
+    source = str(tmp_path / "source")
+    write_deltalake(source, rows(1, 2), configuration={"delta.enableChangeDataFeed": "true"})
+    write_deltalake(source, rows(3), mode="append")
+    assert refresh(tmp_path).state is ResultState.UPDATED
+    idle = refresh(tmp_path)
+    assert (idle.state, idle.from_version, idle.to_version) == (ResultState.CURRENT, 1, 1)
+
+    first = Path(source, "_delta_log", f"{0:020d}.json")
+    content = first.read_bytes()
+    first.write_bytes(b"torn")  # no reader opens the table now
+    assert refresh(tmp_path).state is ResultState.CURRENT
+    first.write_bytes(content)
+    write_deltalake(source, rows(4), mode="append")
+    assert refresh(tmp_path).to_version == 2
+
+
+def test_a_target_that_others_have_written_to_is_compared_though_its_source_stays(tmp_path: Path) -> None:
+    source, copy = str(tmp_path / "source"), str(tmp_path / "copy")
+    write_deltalake(source, rows(1, 2), configuration={"delta.enableChangeDataFeed": "true"})
+    assert refresh(tmp_path).state is ResultState.UPDATED
+    write_deltalake(copy, rows(9), mode="append")
+    assert refresh(tmp_path).state is ResultState.UPDATED
+    found = DeltaTable(copy).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == [1, 2]
