@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     # With one compiler Java sets 48 MB aside for code, less than Spark and Delta come to within minutes: from then on
@@ -21,6 +23,9 @@ CONF = {
     # Expressions would be compiled for plans that are run once.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+
+VARIABLES = {"ISCP_SPARK__CONF": json.dumps(CONF), "ISCP_SPARK__DRIVER_MEMORY_MB": "1024"}
+"""The same in the environment of a process that starts its Spark itself: a node, `iscp run`, or `iscp.local()`."""
 
 QUICKER_CONF = {
     **CONF,

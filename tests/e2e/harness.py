@@ -15,7 +15,6 @@ Nothing here derives anything: what a target must hold is computed from the sour
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -76,8 +75,7 @@ QUICK = {
     "ISCP_BACKOFF__CAP_S": "2",
     "ISCP_ETCD__LEASE_TTL_S": "3",
     "ISCP_ETCD__MARGIN_S": "1",
-    "ISCP_SPARK__DRIVER_MEMORY_MB": "1024",
-    "ISCP_SPARK__CONF": json.dumps(quick_spark.CONF),
+    **quick_spark.VARIABLES,
 }
 
 

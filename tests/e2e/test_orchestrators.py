@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.cli.demo.lake import read
+from tests import quick_spark
 from tests.environments import environment
 from tests.notebook import run_notebook
 
@@ -83,8 +84,10 @@ def shop(tmp_path: Path) -> Shop:
 
 
 @pytest.mark.spark
-def test_the_notebook_without_a_cluster_runs(tmp_path: Path) -> None:
+def test_the_notebook_without_a_cluster_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells, without Jupyter."""
+    for name, value in quick_spark.VARIABLES.items():
+        monkeypatch.setenv(name, value)
     made = run_notebook(EXAMPLES / "local.ipynb", {"LAKE": str(tmp_path)})
     assert made["equal"] == [True, True]
     assert [each.rows for each in made["refreshed"]] == [2, 2]

@@ -17,6 +17,7 @@ from deltalake import write_deltalake
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import RunningUp, start_up
 from iscp.client.admin_client import Client
+from tests import quick_spark
 from tests.e2e.harness import MARK, QUICK, read
 from tests.notebook import run_notebook
 from tests.page_blocks import Block, blocks_of
@@ -54,6 +55,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield Node(up, data, gateway)
     finally:
         up.stop()
+
+
+@pytest.fixture(autouse=True)
+def _quick_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what pages do without the node: `iscp run` and `iscp.local()` start a Spark of their own."""
+    for name, value in quick_spark.VARIABLES.items():
+        monkeypatch.setenv(name, value)
 
 
 def page(name: str, *headings: str) -> list[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests import quick_spark
 from tests.dbt_project import GOLDEN, PROJECT, compiled, lasting
 from tests.e2e.evidence import admin
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read
@@ -113,9 +115,8 @@ def test_a_project_that_dbt_has_compiled_is_kept_without_a_cluster(tmp_path: Pat
     for changes in (False, True):
         if changes:
             made.change()
-        run = subprocess.run(
-            [ISCP, "run", *made.arguments], capture_output=True, text=True, check=False, timeout=RUN_WAIT_S
-        )
+        command, environ = [ISCP, "run", *made.arguments], os.environ | quick_spark.VARIABLES
+        run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=RUN_WAIT_S)
         assert run.returncode == 0, run.stdout + run.stderr
         assert "warning: the queries are written for Spark, from those for duckdb" in run.stderr
         made.assert_right()

@@ -21,11 +21,14 @@ from iscp.adapters.delta.spark.jars import delta_jars
 from iscp.adapters.delta.spark.java import find_java
 from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
 from iscp.core.settings.session_needs import DEFAULT_FILES, FILE_NEEDS, JARS, S3_NEEDS, SESSION_NEEDS
+from tests import quick_spark
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 280.0
+QUICK = {name: value for name, value in quick_spark.CONF.items() if name != "spark.sql.codegen.factoryMode"}
+"""Without expressions compiled, Spark cannot list a session's tables."""
 LINE = re.compile(r'^  \.config\("(.+)", "(.+)"\)$', re.M)
 
 
@@ -52,7 +55,8 @@ def play(
     conf: dict[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """What each of the acts has found (tests/fakes/given_program.py)."""
-    launch = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", JARS: ",".join(jars), **(conf or {})}
+    launch = QUICK | {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", JARS: ",".join(jars)}
+    launch |= conf or {}
     order = json.dumps({"master": master, "launch": launch, "acts": acts})
     own = {"JAVA_HOME": str(users_java(root)), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "tests.fakes.given_program", str(root), order]

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from iscp.views import WEIGHT, TableFrames, all_rows, analyze, explain, follow, jar
+from tests import quick_spark
 
 NODES = ("iscp.bootstrap", "iscp.consumers", "iscp.coordination.owner", "iscp.runtime", "grpc")
 
@@ -56,7 +57,7 @@ def carried_out(session: SparkSession, text: str) -> dict[str, str]:
 
 def main(paths: list[str]) -> None:
     builder = SparkSession.builder.master("local[1]").config("spark.jars", str(jar())).config("spark.ui.enabled", False)
-    session = builder.config("spark.sql.shuffle.partitions", 1).getOrCreate()
+    session = builder.config(map=quick_spark.CONF | {"spark.sql.shuffle.partitions": "1"}).getOrCreate()
     found = {Path(each).stem: carried_out(session, Path(each).read_text(encoding="utf-8")) for each in paths}
     of_nodes = sorted(each for each in sys.modules if each.startswith(NODES))
     sys.stdout.write(json.dumps({"found": found, "of_nodes": of_nodes}) + "\n")
