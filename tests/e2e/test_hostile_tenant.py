@@ -14,7 +14,7 @@ from iscp.core.values.errors import ErrorCode
 from tests.e2e.tenants import Tenants
 from tests.fakes.tenant_moves import TIMEOUT_S, moves
 
-MOVES = 100
+MOVES = 50
 MOVES_BETWEEN = 10
 """Moves after which the neighbour commits, and all is checked."""
 

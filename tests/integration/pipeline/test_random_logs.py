@@ -19,7 +19,7 @@ from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 
-SEEDS_SHORT, SHORT_S = range(100), 35.0
+SEEDS_SHORT, SHORT_S = range(50), 35.0
 """Each time; seeds for which there is no time are left to the long run."""
 
 TURNS_SHORT, TURNS_SHORT_S, TURNS_LONG = range(4_000, 4_020), 8.0, range(4_020, 5_000)
@@ -30,7 +30,7 @@ TURNS_COMMAND = f"{COMMAND} --turns"
 SHRINKS_MAX = 30
 """Within the time that a test may take."""
 
-SEEDS_LONG = range(100, 3_100)
+SEEDS_LONG = range(50, 3_100)
 FAILURES_MAX = 10
 """Of the long run, each of which is made as small as it gets."""
 

@@ -186,7 +186,7 @@ def test_the_smallest_segments_are_merged_and_the_largest_is_left_alone(tmp_path
     assert_equal_to_its_model(index)
 
 
-@pytest.mark.parametrize("commits", in_full([60, 200]))
+@pytest.mark.parametrize("commits", in_full([24, 60, 200]))
 def test_nothing_grows_with_the_number_of_commits(tmp_path: Path, commits: int) -> None:
     index = filled(tmp_path, 2_400, seed=7)
     chance = random.Random(7)
