@@ -143,6 +143,27 @@ class Compared:
     repair: DataFrame | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DeletionOrder:
+    """Orders a target to be deleted that the registration `row` maintains. `epoch` is that of the node which does it,
+    and `guard` is checked before each step.
+    """
+
+    row: JobRow
+    epoch: int
+    guard: Guard
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Says that a target is gone. `seq` is that of the sink's last commit; `left` has places, of which some are named
+    and why, that are still there as they are none of the target's own.
+    """
+
+    seq: int
+    left: tuple[str, ...] = ()
+
+
 class SinkReader(Protocol):
     """Reads a target: its position, its columns and its rows."""
 
@@ -257,6 +278,14 @@ class SinkWriter(Protocol):
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """Replace all rows and the schema at once, in one ordinary commit."""
+
+    def delete(self, order: DeletionOrder, beside: Sequence[str]) -> Deleted:
+        """Delete the table, and the tables at `beside` that are of the same registration.
+
+        This can be repeated after it was cut short anywhere, and goes on then. Raises PermanentError, and deletes
+        nothing, if the table is not the registration's, or others have written to it since or keep something in its
+        directory.
+        """
 
     def tidy(self) -> None:
         """Do the work after a commit, as Consumer describes it."""

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import obstore
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from obstore.store import from_url
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.joblog.fenced_table import FAILPOINT_COMMITTED
-from iscp.adapters.delta.log.commits import commit_file, commit_stamp, log_of, newest_version, read_commit, table_exists
+from iscp.adapters.delta.log.commits import (
+    APP_ID,
+    commit_file,
+    commit_stamp,
+    log_of,
+    newest_version,
+    read_commit,
+    table_exists,
+)
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
@@ -26,8 +38,8 @@ from iscp.core.job.job_row import LogEntry
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
 from iscp.core.values.watermark import Watermark
-from iscp.ports.sink import CommitTag, StagedState
-from tests.fakes.guards import ScriptedFailpoints
+from iscp.ports.sink import CommitTag, DeletionOrder, StagedState
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking
 
@@ -218,3 +230,27 @@ def test_ranges_of_a_build_are_counted_once(uri: str) -> None:
     build.remove()
     build.remove()
     assert not build.state().begun
+
+
+def test_a_target_is_deleted_with_its_log_and_what_others_have_put_there_stays(uri: str) -> None:
+    row = job(1)._replace(job_id="job-1")
+    sink = DeltaSink(uri, ScriptedFailpoints())
+    tag = CommitTag(1, "job-1", "t-1", -1, Watermark(0, 1.0), 1, -1, "try-1", "claim")
+    sink.claim(Schema.from_arrow(rows().schema).to_json(), tag, first=True)
+    write_deltalake(
+        uri,
+        rows(1, 2),
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": tag_json(replace(tag, seq=2, base_version=0))},
+            app_transactions=[Transaction(APP_ID, 2)],
+        ),
+    )
+    write_note(uri, "ways", b"{}")
+    files.create(f"{uri}/notes.txt", b"mine")
+    files.create(f"{uri}-beside/notes.txt", b"mine")
+    deleted = sink.delete(DeletionOrder(row, 1, OpenGuard()), [])
+    assert (deleted.seq, deleted.left) == (3, (f"{uri}/notes.txt",))
+    assert dict(files.files_below(uri)).keys() == {"notes.txt"}
+    assert files.exists(f"{uri}-beside/notes.txt")
+    assert sink.delete(DeletionOrder(row, 1, OpenGuard()), []).left == ()

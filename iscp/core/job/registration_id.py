@@ -6,7 +6,9 @@ its rows are made by and who keeps them. The forms are:
 - `TIME`: a registration of a release before marks;
 - `TIME-MARK`: one in a cluster; `TIME-MARK-run`: one of a run, which needs no cluster;
 - either of the latter with `-full` at its end: one that was requested so that the target is built from nothing;
-- any of these with `.NUMBER`: the row of a range (see `ranged_job_id`).
+- any of these with `.NUMBER`: the row of a range (see `ranged_job_id`);
+- any of these with `~deleted`: that registration deletes the target. The id is later than its own, so that an iteration
+  of it which comes late does not build the target again, and any new registration's is later still.
 
 TIME is 12 hexadecimal digits, and of the same length in all forms. Hence ids are compared as texts: of two ids of
 different times the later one is greater, whatever follows, and older forms take part. MARK is `spec_mark`, and
@@ -72,6 +74,11 @@ def parse_job_id(job_id: str) -> RegistrationId:
 def marked_job_id(time_id: str, mark: str, *, run: bool = False, full: bool = False) -> str:
     """Return the id of a registration that began at `time_id` (the result of `next_job_id`)."""
     return f"{time_id}-{mark}{'-run' if run else ''}{'-full' if full else ''}"
+
+
+def deletion_id(job_id: str) -> str:
+    """Return the id of the commit by which a registration begins to delete its target."""
+    return f"{job_id}~deleted"
 
 
 def id_of_successor(time_id: str, registration: str) -> str:

@@ -41,6 +41,7 @@ from iscp.adapters.delta.sink.staging import add_actions, stage, staged_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
+from iscp.adapters.delta.sink.target_deletion import TargetDeletion, delete_beside
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults
@@ -51,7 +52,7 @@ from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Position
 from iscp.ports.rows import Rows
-from iscp.ports.sink import CommitTag, Compared, Manifest
+from iscp.ports.sink import CommitTag, Compared, Deleted, DeletionOrder, Manifest
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Failpoints, Guard
 from iscp.ports.work_timer import charged_as, charging
@@ -268,6 +269,13 @@ class DeltaSink:
 
     def write_note(self, name: str, content: bytes) -> None:
         write_note(self._uri, name, content)
+
+    def delete(self, order: DeletionOrder, beside: Sequence[str]) -> Deleted:
+        others = [DeltaSink(uri, self._failpoints)._deletion(order.guard) for uri in beside]
+        return self._deletion(order.guard).run(order, lambda: tuple(delete_beside(order, others)))
+
+    def _deletion(self, guard: Guard) -> TargetDeletion:
+        return TargetDeletion(self._uri, self._failpoints, lambda tag: self.publish([], tag, guard))
 
     def tidy(self) -> None:
         self._checkpoints.make()

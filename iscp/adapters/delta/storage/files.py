@@ -18,7 +18,7 @@ import os
 import shutil
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -232,6 +232,33 @@ def names_below(directory: str, limit: int) -> Iterator[str]:
                     waiting.append(f"{inside}{entry.name}/")
 
 
+def files_below(directory: str) -> Iterator[tuple[str, float]]:
+    """Yield all files below a directory, in no order: their paths relative to it, and when each was written last (Unix
+    seconds). Links are files here, and not followed.
+    """
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            for page in obstore.list(client, f"{key}/"):
+                for meta in page:
+                    yield meta["path"].removeprefix(f"{key}/"), meta["last_modified"].timestamp()
+        return
+    for parent, folders, found in os.walk(directory):
+        links = [name for name in folders if os.path.islink(f"{parent}/{name}")]
+        for name in (*found, *links):
+            with suppress(FileNotFoundError):
+                yield os.path.relpath(f"{parent}/{name}", directory), os.lstat(f"{parent}/{name}").st_mtime
+
+
+def folders_below(directory: str) -> list[str]:
+    """Return all directories below a local one, as paths relative to it, the deepest first; none on S3."""
+    found: list[str] = []
+    if not directory.startswith(S3):
+        for parent, _, _ in os.walk(directory, topdown=False):
+            found += [] if parent == directory else [os.path.relpath(parent, directory)]
+    return found
+
+
 def bytes_below(directory: str) -> int:
     """Return how many bytes the files below a directory have together; those that go meanwhile do not count."""
     if directory.startswith(S3):
@@ -266,6 +293,24 @@ def remove(path: str) -> None:
     else:
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def remove_all(paths: Sequence[str]) -> None:
+    """Remove files of one directory or bucket, as `remove` does each."""
+    if paths and paths[0].startswith(S3):
+        client = _client_of(paths[0])[0]
+        with _s3_faults(), suppress(FileNotFoundError):
+            obstore.delete(client, [_client_of(path)[1] for path in paths])
+        return
+    for path in paths:
+        remove(path)
+
+
+def remove_folder(path: str) -> None:
+    """Remove a local directory that is empty; nothing happens to others, and on S3."""
+    if not path.startswith(S3):
+        with suppress(OSError):
+            os.rmdir(path)
 
 
 def remove_tree(directory: str) -> None:
