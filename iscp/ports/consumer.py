@@ -20,7 +20,7 @@ from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.rows import Rows
-from iscp.ports.sink import Compared, Sink
+from iscp.ports.sink import Compared, Deleted, DeletionOrder, Sink
 from iscp.ports.source import Changes, ChangeSource
 from iscp.ports.system import Clock, Failpoints, Guard
 
@@ -326,10 +326,7 @@ class ConsumerKind(ABC):
     """Return what compares a job's sink with its source."""
 
     refuse_occupied: Callable[[ConsumerSpec, Catalog], None] | None = None
-    """Raise InvalidRequest if a first registration, whose spec was validated, would rebuild a target that has rows.
-
-    Kinds define this if their targets may have rows that the source has lost.
-    """
+    """Raise InvalidRequest if a first registration would rebuild a target whose rows the source may have lost."""
 
     tables: Callable[[ConsumerSpec, Catalog], Mapping[str, str]] | None = None
     """Return the URIs of all tables that a job reads, not only its own, by the names that the spec gives them."""
@@ -349,6 +346,9 @@ class ConsumerKind(ABC):
 
     Values may be long; whoever calls it cuts them. Raises IscpError where they cannot be read.
     """
+
+    delete_target: Callable[[DeletionOrder, ConsumerEnvironment], Deleted] | None = None
+    """Delete a job's target, and what is stored beside it, as `Sink.delete` describes it."""
 
     refresh: RefreshHandler | None = None
     """Work on a job at times of the kind's own choice, not of the job's source.

@@ -149,10 +149,11 @@ class FakeAdmin:
             self._jobs[self._key(change.job)] = replace(found, reason=reason)
             return found.reason is not reason
 
+        gone = (ChangeVerb.UNREGISTER, ChangeVerb.DELETE_TARGET)
         try:
             if change.verb is ChangeVerb.RESYNC:
                 return bool(self._resync(ResyncRequest(change.job, request_id=change.request_id)))
-            return self._once(change.request_id, unregister if change.verb is ChangeVerb.UNREGISTER else set_reason)
+            return self._once(change.request_id, unregister if change.verb in gone else set_reason)
         except JobNotFound as error:
             return error
 

@@ -28,6 +28,7 @@ from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
+from iscp.ports.sink import Deleted, DeletionOrder
 
 
 class ReplicaKind(ConsumerKind):
@@ -102,6 +103,10 @@ class ReplicaKind(ConsumerKind):
         target = spec.consumer.target
         dead = DeadLetterBox(target, environment) if spec.consumer.key else None
         return ReplicaConsumer(spec, environment.sink(target), dead, environment.source)
+
+    def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
+        spec = order.row.spec.consumer
+        return environment.sink(spec.target).delete(order, [dead_letter_uri(spec.target)] if spec.key else [])
 
     def dead_letters(self, row: JobRow, limit: int) -> LeftOutRows:
         spec = row.spec.consumer

@@ -22,6 +22,7 @@ from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
+from iscp.ports.sink import Deleted, DeletionOrder
 from iscp.views.analysis.result_columns import refuse_columns, refuse_reserved_names
 from iscp.views.refresh.recent_views import RecentViews
 from iscp.views.refresh.view_memory import ViewMemory
@@ -90,6 +91,10 @@ class ViewKind(ConsumerKind):
         name = (self.name, row.job_id, view.query.sql)
         memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.query.tables)))
         return RangeBuiltView(view, row, environment, memory, self._recent.of((spec.target, *name)))
+
+    def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
+        target = order.row.spec.consumer.target
+        return environment.sink(target).delete(order, [target + suffix for suffix in VIEW_STATE_SUFFIXES])
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ViewCheck:
         spec = row.spec.consumer

@@ -19,7 +19,7 @@ from iscp.coordination.jobs.split_tables import SplitTables
 from iscp.coordination.jobs.table_paths import Places
 from iscp.coordination.jobs.unlogged_rows import UnloggedRows
 from iscp.core.job.job_of_ranges import combined
-from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry, Reason, apply_report
+from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, LogEntry, Reason, apply_report
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import JobKey, ShardId
@@ -43,6 +43,7 @@ class JobBook:
         self._index = BookIndex(lambda: self._jobs.values())
         self._counts = JobCounts()
         self._unlogged = UnloggedRows()
+        self._deleted: dict[str, None] = {}
         self._load(sorted(rows, key=attrgetter("create_at_s")))
         known = {job_id: row for job_id in requests or {} if (row := self.by_id(job_id)) is not None}
         self._requests = AnsweredRequests(
@@ -183,6 +184,10 @@ class JobBook:
         """Return rows whose status the log does not have yet; they stay due until `mark_logged`."""
         return [self._jobs[self._keys[job_id]] for job_id in self._unlogged.due(limit)]
 
+    def deleted(self) -> list[JobRow]:
+        """Return the jobs whose targets are deleted: they are to be dropped."""
+        return [self._jobs[self._keys[job_id]] for job_id in self._deleted]
+
     def mark_logged(self, rows: Iterable[JobRow]) -> None:
         """Note that the log has these rows."""
         self._unlogged.remove(row.job_id for row in rows)
@@ -230,6 +235,7 @@ class JobBook:
         self._dropped = {row.job_id: row for row in rows if row.drop_at_s is not None}
         self._keys = {row.job_id: row.key for row in wanted}
         self._jobs = {row.key: row for row in wanted}
+        self._deleted = {row.job_id: None for row in wanted if row.deletion is Deletion.DONE}
         if len(self._jobs) < len(wanted):
             twice = next(row for row in wanted if self._jobs[row.key] is not row)
             raise InvariantBroken(f"{twice.key} is registered twice")
@@ -280,12 +286,15 @@ class JobBook:
             self._dropped[row.job_id] = row
         else:
             self._jobs[row.key] = row
+            if row.deletion is Deletion.DONE:
+                self._deleted[row.job_id] = None
             if whole:
                 self._counts.add(row)
 
     def _forget(self, row: JobRow) -> None:
         del self._jobs[row.key], self._keys[row.job_id]
         self._unlogged.remove([row.job_id])
+        self._deleted.pop(row.job_id, None)
         on_table = self._tables[row.key.table_id]
         del on_table[row.job_id]
         if not on_table:

@@ -16,6 +16,7 @@ from iscp.coordination.jobs.book_index import target_of
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import (
     Answer,
+    EndDeleted,
     Pause,
     Register,
     Registration,
@@ -24,11 +25,12 @@ from iscp.coordination.jobs.job_requests import (
     Resync,
     Unregister,
     Update,
+    ending,
     paused,
     resumed,
     updated,
 )
-from iscp.coordination.jobs.occupied_places import OccupiedPlaces
+from iscp.coordination.jobs.occupied_places import OccupiedPlaces, named_to
 from iscp.coordination.jobs.reshard import (
     Reshard,
     changes,
@@ -40,7 +42,7 @@ from iscp.coordination.jobs.reshard import (
 from iscp.coordination.jobs.table_copies import with_own_table_id
 from iscp.coordination.jobs.table_paths import Places
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobRow, LogEntry, Reason
+from iscp.core.job.job_row import Deletion, JobRow, LogEntry, Reason
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.spec.spec_fields import differing_fields
 from iscp.core.spec.spec_parsing import parse_spec
@@ -74,20 +76,26 @@ class PendingChanges:
         match request:
             case Register(items):
                 return self._register(items)
-            case Unregister(key, request_id):
+            case Unregister(key, request_id, delete_target):
                 if not self._rows(key) and self._repeated(request_id, key) is None:
                     return False
+                if delete_target:
+                    return self._change(key, request_id, self._ending)
                 return self._change(key, request_id, lambda row: row._replace(drop_at_s=self._now_s))
+            case EndDeleted(key, job_id):
+                row = self._get(key)
+                ended = row is not None and row.job_id == job_id and row.deletion is Deletion.DONE
+                return ended and self._change(key, "", lambda row: row._replace(drop_at_s=self._now_s))
             case Pause(key, request_id):
-                return self._change(key, request_id, paused)
+                return self._change(key, request_id, _unless_ending(paused))
             case Resume(key, request_id):
-                return self._change(key, request_id, resumed)
+                return self._change(key, request_id, _unless_ending(resumed))
             case Resync(seen, item):
                 return self._resync(seen, item)
             case Reshard():
                 return self._reshard(request)
             case Update(key, changes_json, request_id):
-                return self._change(key, request_id, lambda row: updated(row, changes_json))
+                return self._change(key, request_id, _unless_ending(lambda row: updated(row, changes_json)))
             case _:
                 assert_never(request)
 
@@ -150,6 +158,29 @@ class PendingChanges:
         self._stage_all(changed, request_id)
         return bool(changed)
 
+    def _ending(self, row: JobRow) -> JobRow:
+        """Return the row of a job that ends with its target. Raises InvalidRequest where others need the target."""
+        target = target_of(row.spec_json)
+        if row.key.range_id != WHOLE:
+            raise InvalidRequest(
+                "is that of a table that is split into ranges",
+                field="delete_target",
+                remedy="Merge the table, or unregister the job and delete its target by hand",
+            )
+        targets, sources = (self._book.targets(), self._targets), (self._book.sources(), self._sources)
+        keeping = [each for each in self._current(places.at(target) for places in targets) if each.key != row.key]
+        reading = list(self._current(places.at(target) for places in sources))
+        reading += self._current([list(self._book.jobs_reading(target))])
+        for verb, others in (("keeps", keeping), ("reads", reading)):
+            for other in others:
+                if not other.deletion:
+                    raise InvalidRequest(
+                        f"would delete {target}, which {named_to(row.key.account, other)} {verb}",
+                        field="delete_target",
+                        remedy="Unregister that job first, or leave the target as it is",
+                    )
+        return ending(row)
+
     def _register(self, items: Sequence[Registration]) -> tuple[RegisterResult, ...]:
         mark = len(self.entries)
         try:
@@ -163,6 +194,7 @@ class PendingChanges:
         if (first := self._repeated(item.request_id, row.key, row.table_uri)) is not None:
             return RegisterResult(True, first, row.key.table_id, item.warning)
         if there := self._rows(row.key):
+            refuse_ending(there[0])
             warning = _warning_of_another(row, differing_fields(there[0].spec_json, row.spec_json))
             return RegisterResult(False, there[0].registration, row.key.table_id, warning)
         return self._create(replace(item, row=row))
@@ -178,6 +210,7 @@ class PendingChanges:
         refuse_split(seen, self._ranges(seen.key.table_id))
         if row is None or (row.registration, row.spec_json) != (seen.registration, seen.spec_json):
             raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Retry")
+        refuse_ending(row)
         if made.key != row.key and self._rows(made.key):
             raise InvalidRequest(
                 f"there is a job {made.key.job_name!r} on {made.table_name} already",
@@ -265,6 +298,24 @@ class PendingChanges:
         for entry in before:
             self._stage(entry.row, entry.request_id)
         # Registrations that are undone are no job's current row any more, so that `_made` may keep them.
+
+
+def refuse_ending(row: JobRow) -> None:
+    """Raises InvalidRequest for a job that ends with its target: nothing is changed of it any more."""
+    if row.deletion:
+        raise InvalidRequest(
+            f"the job {row.key.job_name!r} is being deleted with its target {target_of(row.spec_json)}",
+            about="job",
+            remedy="Wait until it is gone; `iscp-admin job status` says what is in the way",
+        )
+
+
+def _unless_ending(change: Callable[[JobRow], JobRow | None]) -> Callable[[JobRow], JobRow | None]:
+    def checked(row: JobRow) -> JobRow | None:
+        refuse_ending(row)
+        return change(row)
+
+    return checked
 
 
 def _warning_of_another(wanted: JobRow, differing: Sequence[str]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobRow, JobState, Reason
+from iscp.core.job.job_row import Deletion, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec.spec_patch import changed_spec
 from iscp.core.values.ids import JobKey
 
@@ -35,10 +35,22 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Drop a job. The answer is False if there is no such job."""
+    """Drop a job. The answer is False if there is no such job.
+
+    `delete_target`: a node deletes the job's target first. The job is there until that is done, and paused.
+    """
 
     key: JobKey
     request_id: str = ""
+    delete_target: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndDeleted:
+    """Drop a job whose target is deleted. The answer is False if there is no such job any more."""
+
+    key: JobKey
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +90,31 @@ class Update:
     request_id: str = ""
 
 
-Request = Register | Unregister | Pause | Resume | Update | Resync | Reshard
+Request = Register | Unregister | EndDeleted | Pause | Resume | Update | Resync | Reshard
 Answer = tuple[RegisterResult, ...] | RegisterResult | bool | int
 
 
 def paused(row: JobRow) -> JobRow | None:
-    return None if row.paused else row._replace(reason=Reason.PAUSED)
+    if row.paused:
+        return None
+    # A release before has resumed a job that was to end with its target; that was taken back by it.
+    kept = replace(row.status, deletion=Deletion.NONE).to_json() if '"deletion"' in row.status_json else row.status_json
+    return row._replace(reason=Reason.PAUSED, status_json=kept)
+
+
+def ending(row: JobRow) -> JobRow:
+    """Return the row of a job that is to end with its target: at once if it has failed to, or waits to try again."""
+    before = row.status
+    status = JobStatus(
+        from_version=before.from_version,
+        to_version=before.to_version,
+        source_id=before.source_id,
+        sources=before.sources,
+        step=before.step,
+        steps=before.steps,
+        deletion=Deletion.WANTED,
+    )
+    return row._replace(state=JobState.COMPLETED, reason=Reason.PAUSED, status_json=status.to_json())
 
 
 def resumed(row: JobRow) -> JobRow | None:

@@ -32,8 +32,14 @@ class OccupiedPlaces:
         for other in self.current(places.at(target) for places in self.targets):
             if item.shared_target and other.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
                 continue
+            if other.deletion:
+                raise InvalidRequest(
+                    f"{target} is being deleted, with {named_to(account, other)}",
+                    about=TARGET_FIELD,
+                    remedy="Wait until it is gone, or choose another target",
+                )
             raise InvalidRequest(
-                f"{target} is the target of {_whose(other, account)}",
+                f"{target} is the target of {named_to(account, other)}",
                 about=TARGET_FIELD,
                 remedy="Choose another target, or unregister that job first",
             )
@@ -48,20 +54,20 @@ class OccupiedPlaces:
         for there, path, what, field in (*checks, (targets, source, "target", SOURCE_FIELD)):
             for other in self.current(each.at(place) for each in there for place in each.around(path)):
                 raise InvalidRequest(
-                    f"{path} lies within the {what} of {_whose(other, account)}, or around it: cleaning the one table "
-                    "would delete files of the other",
+                    f"{path} lies within the {what} of {named_to(account, other)}, or around it: cleaning the one "
+                    "table would delete files of the other",
                     about=field,
                     remedy="Choose a path beside it, or unregister that job first",
                 )
         letters = target + DEAD_LETTER_SUFFIX, target.removesuffix(DEAD_LETTER_SUFFIX)
         for other in self.current(each.at(place) for each in targets for place in letters if place != target):
             raise InvalidRequest(
-                f"{target} and the target of {_whose(other, account)} are in the way of one another's dead letters",
+                f"{target} and the target of {named_to(account, other)} are in the way of one another's dead letters",
                 about=TARGET_FIELD,
                 remedy=f"Choose another target, without {DEAD_LETTER_SUFFIX}",
             )
 
 
-def _whose(job: JobRow, account: str) -> str:
+def named_to(account: str, job: JobRow) -> str:
     """Return how to name the job: another account's job is not named to this one."""
     return f"job {job.key.job_name!r}" if job.key.account == account else "another job"

@@ -125,6 +125,11 @@ class InFlightIterations:
         mine = (row for row in run.iteration.jobs if row.key == job.row.key) if run else ()
         return job.in_flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
 
+    def before_deletion(self, job: TrackedJob) -> int:
+        """Return the number of the iteration that has to end before the job's target is deleted; 0: none."""
+        run = self._open.get(job.in_flight)
+        return job.in_flight if run is not None and run.iteration.purpose is not Purpose.DELETE else 0
+
     def next_due_s(self) -> float | None:
         """Return when the next iteration is to be announced, or None if none is."""
         while self._announce and self._announce[0][1] not in self._open:

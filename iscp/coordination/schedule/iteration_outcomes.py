@@ -11,7 +11,7 @@ from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
 from iscp.core.job.iteration import HistoryEntry, JobOutcome, Purpose
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.job.usage import SECONDS_MOST, Usage
 from iscp.core.settings.backoff import delay_s, doubled_s, jittered_s, quarantined
 from iscp.core.settings.config import BackoffConfig
@@ -93,6 +93,10 @@ class Settlement:
             outcome = outcomes.get(row.job_id) or JobOutcome(row, row.watermark, row.seq, code, message)
             if iteration.purpose is Purpose.APPLY:
                 self.settle(job, outcome, draw())
+                if job.row.deletion:
+                    job.forgive()
+            elif iteration.purpose is Purpose.DELETE:
+                self._settle_deletion(job, outcome, draw())
             else:
                 self.settle_verification(job, outcome)
 
@@ -123,6 +127,30 @@ class Settlement:
         self.reports.append(job.repeat_report(status))
         if outcome.committed:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
+
+    def _settle_deletion(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
+        """Report that the target is gone, or why it is not; what is no refusal is tried again, ever more rarely."""
+        job.row = job.row._replace(seq=outcome.seq)
+        code, message = int(outcome.error_code), outcome.error_msg
+        status = self._status(outcome, code, message)
+        if outcome.ok:
+            job.note_deleted()
+            status = replace(status, deletion=Deletion.DONE)
+            self.reports.append(job.report(JobEvent.SUCCEED, Reason.PAUSED, status))
+        elif code in _NOT_THE_JOBS_FAULT:
+            if not self._run.canceled:
+                job.wait(self._now_s, jittered_s(self._backoff.base_s, draw))
+            return
+        else:
+            job.failures += 1
+            job.failed = code >= PERMANENT_FROM
+            if not job.failed:
+                rarely = quarantined(self._backoff, job.failures)
+                job.wait(self._now_s, (delay_s if rarely else doubled_s)(self._backoff, job.failures, draw))
+            retry_at_s = 0.0 if job.failed else job.retry_due_at_s(self._now_s, self._at_s)
+            status = replace(status, failures=job.failures, retry_at_s=retry_at_s)
+            self.reports.append(job.report(JobEvent.FAIL, Reason.PAUSED, status))
+        self.history.append(self._history(outcome, code, message))
 
     def _stalled(self, job: TrackedJob, before: JobRow, outcome: JobOutcome) -> bool:
         """Return whether all that was known to be outstanding still is: going on at once would never end."""

@@ -196,7 +196,7 @@ class Schedule:
     def _verify(self, request: VerifyRequest) -> None:
         state = self._state
         for table in state.shards.get(request.shard, ()) if request.shard not in state.stopping else ():
-            if any(job.row.job_id == request.job_id for job in table.jobs):
+            if any(job.row.job_id == request.job_id and not job.row.deletion for job in table.jobs):
                 state.verify_queue.put(request)
                 table.wake = True
                 table_visits.visit(state, table)

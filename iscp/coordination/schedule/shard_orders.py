@@ -74,6 +74,9 @@ def _replace_jobs(state: ScheduleState, table: TrackedTable, rows: list[JobRow])
             changed = row.spec_json != job.row.spec_json
             corrections += [report for report in [job.take(row, state.backoff)] if report]
             state.cancel(state.in_flight.take_outdated(job))
+            if row.deletion:
+                state.cancel(state.in_flight.before_deletion(job))
+                state.out += state.verify_queue.give_up(row.job_id)
         else:
             changed, job = True, TrackedJob(row, state.backoff)
             # A job that was registered again waits until its former registration's iteration has really ended.

@@ -48,9 +48,10 @@ class TrackedTable:
 
     Invariants: `probing` while a Probe is unanswered; `due_s` is the time at which the table is visited (inf: not
     before something happens); `in_flight` counts iterations that have not ended. `wake`: it has to be decided again
-    what starts. `waiting`: some job may have to wait for a time. `again`: what is probed now may be answered from
-    before a change. `ran_since_probe`: an iteration ended since the source was probed. `behind_at_s`: Unix time of the
-    oldest commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
+    what starts. `waiting`: some job may have to wait for a time. `deletes`: one may have to delete its target.
+    `again`: what is probed now may be answered from before a change. `ran_since_probe`: an iteration ended since the
+    source was probed. `behind_at_s`: Unix time of the oldest commit that some job has not applied, as far as known (0:
+    none). `target_lag_s`: the smallest of its jobs'.
     `probed_at_s`: Unix time of the probe whose answer came last (0: not yet).
     `targets_at_s`: when the targets are doubted, if the source does not move until then (0: it has moved ever since).
     `rested`: the source had not moved when it was last probed; the targets are probed with it then.
@@ -61,6 +62,7 @@ class TrackedTable:
     __slots__ = (
         "again",
         "behind_at_s",
+        "deletes",
         "due_s",
         "fault",
         "further",
@@ -99,6 +101,7 @@ class TrackedTable:
         self.again = False
         self.overdue = False
         self.wake = False
+        self.deletes = False
         self.waiting = False
         self.ran_since_probe = False
         self.rested = False
@@ -129,7 +132,7 @@ class TrackedTable:
         at_s = inf
         if self.waiting:
             for job in self.jobs:
-                if 0.0 < job.wakes_at_s < at_s and not job.in_flight and job.runnable:
+                if 0.0 < job.wakes_at_s < at_s and not job.in_flight and (job.runnable or job.ends_with_target):
                     at_s = job.wakes_at_s
             self.waiting = at_s < inf
         return at_s
@@ -145,6 +148,7 @@ class TrackedTable:
     def update_target_lag(self) -> None:
         """Compute what follows from the jobs, after they have changed."""
         self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
+        self.deletes = any(job.ends_with_target for job in self.jobs)
         several = self.jobs_of_several()
         self.further = (self.further or FurtherTables()) if several else None
         if self.further:

@@ -25,6 +25,8 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
     if not table.jobs or (state.stopping and table.shard in state.stopping):
         state.due.clear(table)
         return
+    if table.deletes:
+        _start_deleting(state, table)
     if table.unreachable:
         state.report(table, table.fault_reports(state.at_s))
         state.due.clear(table)
@@ -58,9 +60,22 @@ def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
     _start_verifying(state, table, served=True)
 
 
+def _start_deleting(state: ScheduleState, table: TrackedTable) -> None:
+    """Have targets deleted whose jobs end, whatever is known of the source; what ran of these jobs ends first."""
+    for job in [job for job in table.jobs if job.ends_with_target and not job.in_flight]:
+        if job.retry_at_s > state.now_s:
+            table.waiting = True
+            continue
+        job.retry_at_s = 0.0
+        if state.postponed is not None:
+            state.postponed[table] = None
+        else:
+            _submit(state, table, [job], None, Purpose.DELETE)
+
+
 def _start_verifying(state: ScheduleState, table: TrackedTable, served: bool) -> None:
     for job in table.jobs if state.verify_queue else ():
-        if not job.in_flight and state.verify_queue.is_awaited(job.row.job_id, served):
+        if not job.in_flight and not job.row.deletion and state.verify_queue.is_awaited(job.row.job_id, served):
             purpose = state.verify_queue.begin(job.row.job_id, state.in_flight.next_number())
             _submit(state, table, [job], None, purpose)
 

@@ -13,7 +13,7 @@ from iscp.coordination.job_states import JOB_STATES, JobEvent
 from iscp.coordination.schedule.schedule_events import TargetAnswer
 from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace, recorded_due_at_s
 from iscp.core.build.build_request import BuildRequest
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.job.several_tables import further_tables
 from iscp.core.job.start_rule import Candidate, SharingGroup, run_spec, sharing_group
 from iscp.core.job.target_state import TargetSeen
@@ -93,6 +93,11 @@ class TrackedJob:
         return not self.failed and not self.row.paused
 
     @property
+    def ends_with_target(self) -> bool:
+        """Return whether its target is to be deleted, which has neither been done nor refused."""
+        return self.row.deletion is Deletion.WANTED and not self.failed
+
+    @property
     def priority(self) -> int:
         try:
             return self.row.spec.priority
@@ -124,6 +129,8 @@ class TrackedJob:
     @property
     def wakes_at_s(self) -> float:
         """Return the time at which it may have to start something, though nothing happens until then; 0: none."""
+        if self.row.deletion:
+            return self.retry_at_s
         return self.waits_until_s or self.due_s
 
     def go_by_spec(self, now_s: float, at_s: float) -> None:
@@ -209,8 +216,10 @@ class TrackedJob:
         clean = row.state is not JobState.ERROR and row.reason in (Reason.NONE, Reason.BUILDING)
         resumed = clean and self.failures > 0 and row.status.error_code > 0
         stuck = self.failed or quarantined(backoff, self.faults) or resumed
-        if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
-            self.failed, self.failures, self.retry_at_s = False, 0, 0.0
+        # A deletion is tried again when a person requests it again, which clears its error.
+        deletes = row.deletion is Deletion.WANTED and row.state is not JobState.ERROR
+        if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json or deletes:
+            self.forgive()
             self.stale |= self.doubted_at_s > 0
             if self.pace is not None:
                 self.pace.faults = 0
@@ -229,6 +238,14 @@ class TrackedJob:
         last = self.reported_status or row.status
         news = lacks_build or lacks_end or marks != row.sources
         return self.repeat_report(replace(last, sources=marks) if news else None)
+
+    def forgive(self) -> None:
+        """Forget that it has failed."""
+        self.failed, self.failures, self.retry_at_s = False, 0, 0.0
+
+    def note_deleted(self) -> None:
+        """Note that the target is gone: the job does nothing any more, and waits to be dropped."""
+        self.row = self.row._replace(status_json=replace(self.row.status, deletion=Deletion.DONE).to_json())
 
     def take_target(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
         """Take what was found at its target; the result of an iteration that runs by now is newer."""

@@ -69,12 +69,15 @@ class ExplainRequest:
 
 
 class ChangeVerb(StrEnum):
-    """A change of a job that is there."""
+    """A change of a job that is there. DELETE_TARGET deletes the job's target, and unregisters the job once that is
+    done.
+    """
 
     UNREGISTER = "unregister"
     PAUSE = "pause"
     RESUME = "resume"
     RESYNC = "resync"
+    DELETE_TARGET = "delete_target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ class JobChange:
 
 
 ChangeOutcome = bool | PermanentError
-"""True if it was changed, False if it was so already (UNREGISTER: there is no such job), or the error by which it was
-refused.
+"""True if it was changed, False if it was so already (UNREGISTER and DELETE_TARGET: there is no such job), or the
+error by which it was refused.
 """
 
 

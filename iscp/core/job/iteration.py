@@ -28,11 +28,14 @@ class DataType(StrEnum):
 
 
 class Purpose(StrEnum):
-    """APPLY changes, VERIFY the target of the one job against its source, or REPAIR it, which also makes it equal."""
+    """APPLY changes, VERIFY the target of the one job against its source, or REPAIR it, which also makes it equal, or
+    DELETE it.
+    """
 
     APPLY = "apply"
     VERIFY = "verify"
     REPAIR = "repair"
+    DELETE = "delete"
 
 
 class ChangeDetail(StrEnum):

@@ -50,6 +50,21 @@ class Reason(StrEnum):
     __hash__ = str.__hash__
 
 
+class Deletion(StrEnum):
+    """A `Deletion` says how far the end of a job has come that is to delete its target before it goes."""
+
+    NONE = ""
+    WANTED = "wanted"
+    DONE = "done"
+
+    __hash__ = str.__hash__
+
+
+def exact_deletion(value: object, name: str) -> Deletion:
+    """Return how far a deletion has come. Raises ValueError."""
+    return Deletion(exact_name(value, name))
+
+
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
@@ -62,7 +77,8 @@ class JobStatus:
     due, sooner where its source moves or a person resumes the job (0: none is, or it is not known). `sources`: of a
     job of several tables, how far it has come in each; a report leaves it empty where that was not seen. `due_at_s`:
     when it runs again though no table has changed, as its rows depend on the time (0: they do not). `build`: what it
-    has requested, as long as its first snapshot is built by ranges.
+    has requested, as long as its first snapshot is built by ranges. `deletion`: of a job that ends with its target, how
+    far that has come.
     """
 
     from_version: int = -1
@@ -84,6 +100,7 @@ class JobStatus:
     due_at_s: float = 0.0
     sources: SourceMarks = field(default_factory=dict)
     build: BuildRequest | None = None
+    deletion: Deletion = Deletion.NONE
 
     def to_json(self) -> str:
         return json.dumps(
@@ -106,6 +123,7 @@ class JobStatus:
                 **({"sources": sources_document(self.sources)} if self.sources else {}),
                 **({"due_at": self.due_at_s} if self.due_at_s else {}),
                 **({"build": self.build.document()} if self.build else {}),
+                **({"deletion": self.deletion} if self.deletion else {}),
             },
             separators=(",", ":"),
         )
@@ -131,6 +149,7 @@ _STATUS: Mapping[str, Check] = {
     "due_at_s": exact_float,
     "sources": exact_sources,
     "build": exact_build,
+    "deletion": exact_deletion,
 }
 exact_status = exact_fields(JobStatus, _STATUS)
 """Return a status that may be stored. Raises ValueError where a number or a name in it cannot be."""
@@ -225,6 +244,15 @@ class JobRow(NamedTuple):
         return self.reason is Reason.PAUSED
 
     @property
+    def deletion(self) -> Deletion:
+        """Return how far a job that ends with its target has come with that.
+
+        The job is paused meanwhile, so that a node of the release before leaves it alone; there a person may resume it,
+        which takes back that it ends.
+        """
+        return self.status.deletion if self.paused and '"deletion"' in self.status_json else Deletion.NONE
+
+    @property
     def failed_for_good(self) -> bool:
         return self.state is JobState.ERROR and self.status.error_code >= 10_000
 
@@ -273,8 +301,10 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     if status is not None:
         # Versions without rows move marks within a seq, so that of a seq too a report may be from before.
         known = row.sources if report.seq == row.seq else {}
+        deletion = row.deletion and (status.deletion or row.deletion)
         followed, sources = status.source_id or row.source_id, later_marks(known, status.sources) or row.sources
-        status = replace(status, source_id="" if followed == row.key.table_id else followed, sources=sources)
+        source_id = "" if followed == row.key.table_id else followed
+        status = replace(status, source_id=source_id, sources=sources, deletion=deletion)
     changed = row._replace(
         watermark=report.watermark,
         seq=report.seq,

@@ -146,14 +146,16 @@ class OwnerAdmin:
             if change.verb is ChangeVerb.RESYNC:
                 found = self._resync(writer, ResyncRequest(change.job, request_id=change.request_id))
                 return True if isinstance(found, RegisterResult) else found
-            key = self._lookup.row(writer, change.job).key
+            row = self._lookup.row(writer, change.job)
+            if change.verb is ChangeVerb.DELETE_TARGET:
+                return self._validator.deletion(row, change.request_id)
         except (JobNotFound, TableNotFound) as error:
-            if change.verb is ChangeVerb.UNREGISTER:
+            if change.verb in (ChangeVerb.UNREGISTER, ChangeVerb.DELETE_TARGET):
                 return self._lookup.of_request(writer, change.job, change.request_id) is not None
             return error
         except PermanentError as error:
             return error
-        return _REQUESTS[change.verb](key, change.request_id)
+        return _REQUESTS[change.verb](row.key, change.request_id)
 
     def _resync(self, writer: LogWriter, request: ResyncRequest) -> Resync | RegisterResult:
         """Return what the writer is to decide, or the answer that the same request was given before."""

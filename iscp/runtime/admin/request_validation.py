@@ -10,7 +10,7 @@ from typing import Any
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
-from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Update
+from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.jobs.table_copies import with_own_table_id
 from iscp.core.api.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
@@ -147,6 +147,18 @@ class RequestValidator:
         if wants_feed and (seen.spec.change_source, seen.spec.enable_cdf) != (spec.change_source, spec.enable_cdf):
             refuse_unfit(spec, self._maker.catalog(seen.key.account).describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
+
+    def deletion(self, seen: JobRow, request_id: str) -> Unregister:
+        """Raises InvalidRequest for a job whose target is not deleted here."""
+        kind = self._kinds(seen.spec.consumer.kind)
+        if kind.delete_target is None:
+            raise InvalidRequest(
+                f"would delete the target of a consumer {kind.name}, which nodes cannot",
+                field="delete_target",
+                remedy="Unregister the job without it, and delete its target by hand",
+            )
+        self._places.require_job(seen)
+        return Unregister(seen.key, request_id, delete_target=True)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
         """Explain the query, as `JobMaker.explain` does."""

@@ -16,6 +16,7 @@ from iscp.runtime.iteration.apply.applier import Applier
 from iscp.runtime.iteration.comparison import Verifier
 from iscp.runtime.iteration.iteration_meters import IterationMeter, IterationMeters
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, IterationPorts
+from iscp.runtime.iteration.target_removal import TargetRemover
 from iscp.runtime.loop.conflict_retries import retry_conflicts
 
 OneOutcome = TypeVar("OneOutcome", JobOutcome, JobOutcome | None)
@@ -37,6 +38,7 @@ class Runner:
         self._applier = Applier(ports, bounds, on_committed)
         self._adopter = Adopter(ports)
         self._verifier = Verifier(ports)
+        self._remover = TargetRemover(ports)
 
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         self._engine.label(iteration.label)
@@ -58,6 +60,8 @@ class Runner:
             case Purpose.VERIFY | Purpose.REPAIR:
                 verified = self._run_one(iteration, meter, lambda: self._verifier.verify(iteration, guard))
                 return (verified,)
+            case Purpose.DELETE:
+                return (self._run_one(iteration, meter, lambda: self._remover.remove(iteration, guard)),)
             case _:
                 assert_never(iteration.purpose)
 

@@ -108,6 +108,8 @@ class _ChangeVerbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChangeVerb
     CHANGE_VERB_PAUSE: _ChangeVerb.ValueType  # 2
     CHANGE_VERB_RESUME: _ChangeVerb.ValueType  # 3
     CHANGE_VERB_RESYNC: _ChangeVerb.ValueType  # 4
+    CHANGE_VERB_DELETE_TARGET: _ChangeVerb.ValueType  # 5
+    """To delete the target, and then to unregister the job, which is there until that is done."""
 
 class ChangeVerb(_ChangeVerb, metaclass=_ChangeVerbEnumTypeWrapper): ...
 
@@ -116,6 +118,8 @@ CHANGE_VERB_UNREGISTER: ChangeVerb.ValueType  # 1
 CHANGE_VERB_PAUSE: ChangeVerb.ValueType  # 2
 CHANGE_VERB_RESUME: ChangeVerb.ValueType  # 3
 CHANGE_VERB_RESYNC: ChangeVerb.ValueType  # 4
+CHANGE_VERB_DELETE_TARGET: ChangeVerb.ValueType  # 5
+"""To delete the target, and then to unregister the job, which is there until that is done."""
 Global___ChangeVerb: _TypeAlias = ChangeVerb  # noqa: Y015
 
 class _Upkeep:
@@ -777,6 +781,7 @@ class JobStatus(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     DUE_AT_S_FIELD_NUMBER: _builtins.int
     BUILD_FIELD_NUMBER: _builtins.int
+    DELETION_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -796,6 +801,8 @@ class JobStatus(_message.Message):
     retry_at_s: _builtins.float
     due_at_s: _builtins.float
     """When it runs again though no table has changed, as its rows depend on the time; 0: they do not."""
+    deletion: _builtins.str
+    """Of a job that ends with its target: "wanted", then "done"; empty: it does not."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceMark]: ...
     @_builtins.property
@@ -824,10 +831,11 @@ class JobStatus(_message.Message):
         sources: _abc.Iterable[Global___SourceMark] | None = ...,
         due_at_s: _builtins.float = ...,
         build: Global___BuildRequest | None = ...,
+        deletion: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "deletion", b"deletion", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -687,6 +687,7 @@ class Status(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     DUE_AT_S_FIELD_NUMBER: _builtins.int
     BUILD_FIELD_NUMBER: _builtins.int
+    DELETION_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -704,6 +705,7 @@ class Status(_message.Message):
     failures: _builtins.int
     retry_at_s: _builtins.float
     due_at_s: _builtins.float
+    deletion: _builtins.str
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.SourceMark]: ...
     @_builtins.property
@@ -730,10 +732,11 @@ class Status(_message.Message):
         sources: _abc.Iterable[_admin_pb2.SourceMark] | None = ...,
         due_at_s: _builtins.float = ...,
         build: _admin_pb2.BuildRequest | None = ...,
+        deletion: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "deletion", b"deletion", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from iscp.adapters.grpc.codec.json_objects import json_object, object_json
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec
 from iscp.core.api.api_views import JobView, LeftOutRow, LeftOutRows
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.job.usage import Usage
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
@@ -23,7 +23,8 @@ SOURCE_MARKS = FieldCodec(
     lambda marks: [{"uri": uri, **_SOURCE_MARK.fields(mark)} for uri, mark in marks.items()],
     lambda messages: {each.uri: _SOURCE_MARK.from_wire(each) for each in messages},
 )
-_STATUS = Codec(JobStatus, pb.JobStatus, sources=SOURCE_MARKS, build=BUILD_REQUEST)
+DELETION = FieldCodec(str, lambda text: Deletion(text) if text in {*Deletion} else Deletion.WANTED)
+_STATUS = Codec(JobStatus, pb.JobStatus, sources=SOURCE_MARKS, build=BUILD_REQUEST, deletion=DELETION)
 _FIGURES = Codec(MaintenanceFigures, pb.UpkeepFigures)
 
 UPKEEP = Codec(JobMaintenance, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)

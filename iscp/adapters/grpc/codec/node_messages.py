@@ -13,7 +13,7 @@ from typing import assert_never
 from google.protobuf.message import DecodeError
 
 from iscp.adapters.grpc.codec.build_messages import BUILD_REQUEST
-from iscp.adapters.grpc.codec.job_messages import REASONS, SOURCE_MARKS, STATES, USAGE
+from iscp.adapters.grpc.codec.job_messages import DELETION, REASONS, SOURCE_MARKS, STATES, USAGE
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec, Fields
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.coordination.protocol.messages import (
@@ -61,7 +61,7 @@ _TABLE_EPOCH = FieldCodec(
 _SHARD_STATES = EnumCodec(NodeShardState, pb.ShardState, "state {} of a shard")
 
 _ROW = Codec(JobRow, pb.JobRow, key=_KEY, state=STATES, reason=REASONS, watermark=_WATERMARK, check=_existing)
-_STATUS = Codec(JobStatus, pb.Status, sources=SOURCE_MARKS, build=BUILD_REQUEST)
+_STATUS = Codec(JobStatus, pb.Status, sources=SOURCE_MARKS, build=BUILD_REQUEST, deletion=DELETION)
 _REPORT = Codec(
     JobReport,
     pb.JobReport,

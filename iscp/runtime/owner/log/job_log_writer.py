@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
-from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Unregister, Update
+from iscp.coordination.jobs.job_requests import EndDeleted, Pause, Register, Request, Resume, Unregister, Update
 from iscp.coordination.report_outbox import merge_reports
 from iscp.core.api.api_views import RegisterResult
 from iscp.core.job.iteration import HistoryEntry
@@ -201,7 +201,7 @@ class LogWriter:
             self._take_reports(now_s)
             self._look_after_book(now_s)
             batch = self._gather(now_s)
-            if batch.answers or batch.statuses:
+            if batch.answers or batch.entries():
                 self._write(batch, now_s)
         elif now_s >= self._retry_at_s or self._closing:
             self._write(self._unconfirmed, now_s)
@@ -249,6 +249,9 @@ class LogWriter:
                 batch.answers.append((future, batch.draft.decide(request)))
             except IscpError as error:
                 future.set_exception(error)
+        if now_s >= self._retry_at_s:
+            for row in self._book.deleted():
+                batch.draft.decide(EndDeleted(row.key, row.job_id))
         due = self._status_due_s is not None and (now_s >= self._status_due_s or self._closing)
         if due and now_s >= self._retry_at_s:
             decided = {entry.row.key for entry in batch.draft.entries}
@@ -328,6 +331,8 @@ class LogWriter:
         due_s = [self._flush.due_s, self._collect.due_s, self._compact.due_s]
         if self._status_due_s is not None:
             due_s.append(max(self._status_due_s, self._retry_at_s))
+        if self._book.deleted():
+            due_s.append(self._retry_at_s)
         if self._compaction_wanted or self._log.commits_since_compaction >= self._config.compact_commits:
             due_s.append(self._retry_at_s)
         return max(0.0, min(due_s) - now_s)
