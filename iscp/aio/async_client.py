@@ -28,6 +28,7 @@ from iscp.client.request_parts import (
     changed_or_raise,
     changes_request,
     consumer_fields,
+    deletion,
     job_filter,
     job_message,
     new_request_id,
@@ -176,9 +177,11 @@ class AsyncClient:
         response = await self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [CHECKED_JOB.from_wire(one) for one in response.checked]
 
-    async def unregister(self, table: str, name: str, *, account: str = "") -> bool:
-        """Drop a job; False if there is none."""
-        return await self._change(self._admin.Unregister, table, name, account)
+    async def unregister(self, table: str, name: str, *, delete_target: bool = False, account: str = "") -> bool:
+        """Drop a job; False if there is none. With `delete_target` it is there, paused, until its target is gone."""
+        if not delete_target:
+            return await self._change(self._admin.Unregister, table, name, account)
+        return changed_or_raise((await self.change_many([deletion(table, name, account)]))[0])
 
     async def pause(self, table: str, name: str, *, account: str = "") -> bool:
         """False if it was paused already; raises JobNotFound."""
@@ -213,8 +216,7 @@ class AsyncClient:
         """Change what is given of a job's spec; False if it is so already. Raises JobNotFound, InvalidRequest.
 
         `run` are the fields as in `register`; `changes` may be given instead: a job_spec with the fields to change,
-        None for the default. `interrupt`: an iteration that runs or waits by the spec before is cancelled, and starts
-        over; otherwise it ends first.
+        None for the default. `interrupt`: what runs or waits by the spec before is cancelled, and starts over.
         """
         changes_json = to_spec_json(run) if changes is None else to_json(changes)
         (outcome,) = await self.update_many([UpdateRequest(JobName(table, name, account), changes_json, interrupt)])

@@ -27,6 +27,7 @@ from iscp.client.request_parts import (
     changed_or_raise,
     changes_request,
     consumer_fields,
+    deletion,
     job_filter,
     job_message,
     new_request_id,
@@ -172,9 +173,11 @@ class Client:
         response = self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [CHECKED_JOB.from_wire(one) for one in response.checked]
 
-    def unregister(self, table: str, name: str, *, account: str = "") -> bool:
-        """Drop a job; False if there is none."""
-        return self._change(self._admin.Unregister, table, name, account)
+    def unregister(self, table: str, name: str, *, delete_target: bool = False, account: str = "") -> bool:
+        """Drop a job; False if there is none. With `delete_target` it is there, paused, until its target is gone."""
+        if not delete_target:
+            return self._change(self._admin.Unregister, table, name, account)
+        return changed_or_raise(self.change_many([deletion(table, name, account)])[0])
 
     def pause(self, table: str, name: str, *, account: str = "") -> bool:
         """False if it was paused already; raises JobNotFound."""
@@ -209,8 +212,7 @@ class Client:
         """Change what is given of a job's spec; False if it is so already. Raises JobNotFound, InvalidRequest.
 
         `run` are the fields as in `register`; `changes` may be given instead: a job_spec with the fields to change,
-        None for the default. `interrupt`: an iteration that runs or waits by the spec before is cancelled, and starts
-        over; otherwise it ends first.
+        None for the default. `interrupt`: what runs or waits by the spec before is cancelled, and starts over.
         """
         changes_json = to_spec_json(run) if changes is None else to_json(changes)
         (outcome,) = self.update_many([UpdateRequest(JobName(table, name, account), changes_json, interrupt)])

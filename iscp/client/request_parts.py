@@ -14,6 +14,7 @@ from iscp.adapters.grpc.codec.request_messages import JOB_CHANGE, JOB_FILTER, JO
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.api.api_requests import (
     ChangeOutcome,
+    ChangeVerb,
     JobChange,
     JobFilter,
     JobName,
@@ -147,6 +148,11 @@ def wait_request(job: JobName, version: int | None, versions: Mapping[str, int] 
     named = (versions or {}).items()
     wanted = [to_message(pb.TableVersion, table=each, version=number) for each, number in named]
     return to_request(pb.WaitJobRequest, job=JOB_NAME.to_wire(job), version=version, versions=wanted)
+
+
+def deletion(table: str, name: str, account: str) -> JobChange:
+    """Return the change that deletes a job's target, and then unregisters the job."""
+    return JobChange(ChangeVerb.DELETE_TARGET, JobName(table, name, account))
 
 
 def changed_or_raise(outcome: ChangeOutcome) -> bool:

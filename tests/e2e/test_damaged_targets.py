@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake.exceptions import DeltaError
 
-from tests.e2e.evidence import admin
-from tests.e2e.harness import Cluster, Job, assert_equal, read, upsert, wait_for
+from tests.e2e.evidence import admin, admin_process
+from tests.e2e.harness import Cluster, Job, append, assert_equal, read, upsert, wait_for
 
 SEEN_S = 90.0
 
@@ -67,6 +67,34 @@ def test_a_deleted_target_is_noticed_though_nobody_probes(cluster: Cluster) -> N
     shutil.rmtree(job.target)
     wait_for("it is rebuilt", lambda: right(job), SEEN_S)
     assert cluster.node_events("target.doubted") > 0
+
+
+@pytest.mark.spark
+def test_a_job_that_is_deleted_with_its_target_is_there_until_that_is_gone(cluster: Cluster) -> None:
+    job = built(cluster, "dropped")
+    Path(job.target, "notes.txt").write_text("mine")
+    command = ("job", "delete", job.source, job.name, "--delete-target")
+    asked = admin_process(cluster.endpoint, *command)
+    assert (asked.status, job.target in asked.err, len(read(job.target))) == (1, True, 50)
+    assert admin(cluster.endpoint, *command, "--yes", "-o", "json").json == {"deleting": True}
+    wait_for("the job is gone", lambda: not any(each["name"] == job.name for each in _listed(cluster)))
+    assert [path.name for path in Path(job.target).iterdir()] == ["notes.txt"]
+    again = cluster.replica(job.name, job.source, key=["id"])
+    cluster.settle(again)
+    assert right(again)
+
+
+@pytest.mark.spark
+def test_a_target_that_others_have_written_to_is_not_deleted(cluster: Cluster) -> None:
+    job = built(cluster, "written_to")
+    cluster.client.pause(job.source, job.name)
+    append(job.target, read(job.source).slice(0, 1))
+    assert cluster.client.unregister(job.source, job.name, delete_target=True)
+    wait_for("the refusal", lambda: cluster.status(job).status.error_code)
+    view = cluster.status(job)
+    assert f"others have written to {job.target}, so that nothing was deleted" in view.status.error_msg
+    assert (len(read(job.target)), view.status.deletion) == (51, "wanted")
+    assert cluster.client.unregister(job.source, job.name)
 
 
 @pytest.mark.spark

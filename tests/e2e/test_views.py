@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, defaultdict
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from iscp.core.values.errors import InvalidRequest, IscpError
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read, upsert, wait_for
 
 PER_NAME = (
@@ -64,6 +67,17 @@ class Views:
         best = sorted(((name, total) for name, _, total in rows), key=lambda row: (-row[1], row[0]))[:2]
         assert sorted((row["name"], row["s"]) for row in read(self.top).to_pylist()) == sorted(best)
 
+    def delete(self) -> None:
+        """Delete both views with their targets: nothing of them is left, and the tables are as they were."""
+        for table, name in ((self.view, "top"), (self.orders, "per_name")):
+            self.cluster.client.unregister(table, name, delete_target=True)
+            wait_for("it is gone", partial(self.is_gone, name))
+        assert list(Path(self.cluster.derived).iterdir()) == []
+        assert (len(read(self.orders)), len(read(self.customers))) > (0, 0)
+
+    def is_gone(self, name: str) -> bool:
+        return all(job.name != name for job in self.cluster.client.jobs())
+
     def change(self, number: int) -> None:
         """Both tables, the second one last."""
         append(self.orders, orders(range(100 + 10 * number, 105 + 10 * number), 2 + number, 7 * number))
@@ -90,6 +104,23 @@ def test_a_view_and_a_view_on_it_follow_both_tables(cluster: Cluster) -> None:
     views.assert_right()
     status = cluster.client.status(views.orders, "per_name").status
     assert set(status.sources) == {views.orders, views.customers}
+    with pytest.raises(InvalidRequest, match="which job 'top' reads"):
+        cluster.client.unregister(views.orders, "per_name", delete_target=True)
+    views.delete()
+
+
+@pytest.mark.spark
+@pytest.mark.further  # each time: test_target_deletion.py
+@pytest.mark.parametrize("failpoint", ["deletion.rows_gone", "deletion.beside_gone", "deletion.over"])
+def test_a_view_is_deleted_with_its_target_though_its_node_is_killed(cluster: Cluster, failpoint: str) -> None:
+    views = Views(cluster)
+    cluster.start(ISCP_FAILPOINTS=f"{failpoint}=kill:1")
+    views.create()
+    with suppress(IscpError):  # the node may be gone before it answers
+        cluster.client.unregister(views.view, "top", delete_target=True)
+    assert cluster.node.wait_end() == -signal.SIGKILL, f"it did not come to {failpoint}"
+    cluster.start_node()
+    views.delete()
 
 
 @pytest.mark.spark

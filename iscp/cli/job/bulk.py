@@ -18,6 +18,7 @@ from iscp.cli.shell.terminal import confirm, say
 from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.api.api_views import JobView
 from iscp.core.job.name_patterns import is_pattern
+from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.view_fields import view_of
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import PermanentError
@@ -61,7 +62,7 @@ _ARGUMENTS = (
     click.argument("table", type=TABLES, metavar="T"),
     click.argument("name", type=JOB_NAME, metavar="[N]", required=False),
     account_option,
-    click.option("--yes", is_flag=True, help="Where many match: change them without a question."),
+    click.option("--yes", is_flag=True, help="Change them without a question, where there would be one."),
     click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
 )
 
@@ -129,13 +130,22 @@ def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
+    with_targets = verb is ChangeVerb.DELETE_TARGET
     for job in jobs[:SHOWN_MAX]:
-        say(f"  {job.name} on {job.table}", err=True)
+        target = f", with {target_words(job)}" if with_targets else ""
+        say(f"  {job.name} on {job.table}{target}", err=True)
     if len(jobs) > SHOWN_MAX:
         say(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
     if verb is ChangeVerb.UNREGISTER:
         say(_staying(jobs), err=True)
-    confirm(f"{verb} {job_words(len(jobs))}?")
+    confirm(f"delete {job_words(len(jobs))} with all targets?" if with_targets else f"{verb} {job_words(len(jobs))}?")
+
+
+def target_words(job: JobView) -> str:
+    """Return what goes with a job that is deleted with its target, in words."""
+    target = parse_spec(job.spec_json).consumer.target
+    beside = ", and what is kept beside it" if view_of(job.spec_json) is not None else ""
+    return f"its target {target}{beside}" if target else "no target"
 
 
 def _staying(jobs: Sequence[JobView]) -> str:
@@ -164,8 +174,8 @@ def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
         say(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
     attempted = tally.changed + tally.unchanged + len(refused)
     left = f", {tally.matched - attempted} not attempted" if attempted < tally.matched else ""
-    done = f"{verb}: {job_words(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
-    say(done + left)
+    changed = f"{verb.replace('_', ' ')}: {job_words(tally.changed)} changed"
+    say(f"{changed}, {tally.unchanged} were so already, {len(refused)} refused{left}")
 
 
 def _named(job: JobView) -> dict[str, str]:

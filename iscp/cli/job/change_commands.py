@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iscp.cli.job.bulk import Choice, change_matching, choosing
+from iscp.cli.job.bulk import Choice, change_matching, choosing, target_words
 from iscp.cli.job.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import TABLE, account_option, invocation, job_arguments
 from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
+from iscp.cli.shell.terminal import confirm, say
 from iscp.core.api.api_requests import ChangeVerb, JobName
+from iscp.core.api.api_views import JobView
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
@@ -28,22 +29,43 @@ SPEC_CHARS_MAX = 1_000_000
 """Characters of a file that `job resync --spec @FILE` reads; a longer one is refused."""
 
 
+DELETE_TARGET_OPTION = click.option(
+    "--delete-target", is_flag=True, help="Delete its target too, with all that is stored beside it."
+)
+
+
 @click.command()
 @choosing
+@DELETE_TARGET_OPTION
 @invocation
-def unregister(invocation: Invocation, /, choice: Choice) -> None:
-    """Delete a job; its target stays as it is.
+def unregister(invocation: Invocation, /, choice: Choice, delete_target: bool) -> None:
+    """Delete a job; its target stays as it is, but for --delete-target.
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
     job = choice.one()
     if job is None:
-        change_matching(invocation, choice, ChangeVerb.UNREGISTER)
+        change_matching(invocation, choice, ChangeVerb.DELETE_TARGET if delete_target else ChangeVerb.UNREGISTER)
         return
     with invocation.client() as client:
+        if delete_target:
+            there = client.status(job.table, job.name, account=job.account)
+            delete_with_target(invocation, client, there, yes=choice.yes)
+            return
         deleted = client.unregister(job.table, job.name, account=job.account)
     if not render.show({"deleted": deleted}, invocation.output):
         say(f"{job.name} on {job.table} is deleted" if deleted else f"there is no job {job.name} on {job.table}")
+
+
+def delete_with_target(invocation: Invocation, client: Client, job: JobView, *, yes: bool) -> None:
+    """Put the question whether to delete one job with its target (`yes`: there is none), and do so."""
+    if not yes:
+        confirm(f"delete {job.name} on {job.table} with {target_words(job)}?")
+    deleting = client.unregister(job.table_id, job.name, delete_target=True, account=job.account)
+    if render.show({"deleting": deleting}, invocation.output):
+        return
+    shown = "it is there, paused, until its target is gone: `iscp-admin job status` says what is in the way"
+    say(f"{job.name} on {job.table} is being deleted; {shown}" if deleting else f"there is no job {job.name}")
 
 
 @click.command()

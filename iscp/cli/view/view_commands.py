@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iscp.cli.job.change_commands import DELETE_TARGET_OPTION, delete_with_target
 from iscp.cli.job.next_start import next_start
 from iscp.cli.job.register_command import show_registered, unlike_of
 from iscp.cli.shell import render
@@ -173,11 +174,19 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
 
 @view.command()
 @one_view
+@DELETE_TARGET_OPTION
+@click.option("--yes", is_flag=True, help="With --delete-target: delete it without a question.")
 @invocation
-def drop(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
-    """Delete a view; its target stays as it is, and so does what is kept beside it, as TARGET_view_state_2."""
+def drop(invocation: Invocation, /, name: str, table: str | None, account: str, delete_target: bool, yes: bool) -> None:
+    """Delete a view; its target stays as it is, and so does what is kept beside it, as TARGET_view_state_2.
+
+    With --delete-target both are deleted.
+    """
     with invocation.client() as client:
         job, fields = find_view(client, name, table, account)
+        if delete_target:
+            delete_with_target(invocation, client, job, yes=yes)
+            return
         deleted = client.unregister(job.table_id, job.name, account=job.account)
     beside = f"{fields.target}{VIEW_STATE_SUFFIX}"
     stays = f"deleted; {fields.target} stays as it is, and so does {beside}, if more was kept of the view"

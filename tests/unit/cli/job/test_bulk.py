@@ -125,3 +125,25 @@ def test_before_views_are_deleted_what_is_kept_beside_them_is_said_to_stay(run: 
     assert "its target stays as it is, and so does what is kept beside views, as /x/totals_view_state_2\n" in one
     assert "their targets stay" in run("job", "delete", "*", stdin="n\n").stderr
     assert "stay" not in run("job", "pause", "*", stdin="n\n").stderr
+
+
+def test_before_a_target_is_deleted_it_is_spelled_out(run: Run) -> None:
+    views = ("--sql", "SELECT 1 FROM t", "--table", "t=sales.orders")
+    assert run("view", "create", "totals", "--target", "/x/totals", *views).exit_code == 0
+    refused = run("job", "delete", "sales.orders", "totals", "--delete-target", stdin="n\n")
+    assert (refused.exit_code, run("job", "count", "sales.orders").stdout) == (1, "4\n")
+    assert "totals on " in refused.stderr
+    assert "with its target /x/totals, and what is kept beside it? [y/N]" in refused.stderr
+    done = run("job", "delete", "sales.orders", "totals", "--delete-target", "--yes")
+    assert "is being deleted; it is there, paused, until its target is gone" in done.stdout
+    assert run("job", "count", "sales.orders").stdout == "3\n"
+    assert run("job", "delete", "sales.orders", "totals", "--delete-target", "--yes").exit_code == 1
+
+
+def test_many_are_deleted_with_their_targets_after_one_question(run: Run) -> None:
+    refused = run("job", "delete", "sales.*", "copy", "--delete-target", stdin="n\n")
+    assert (refused.exit_code, "stay" in refused.stderr) == (1, False)
+    assert "  copy on sales.items, with its target " in refused.stderr
+    assert "delete 2 jobs with all targets? [y/N]" in refused.stderr
+    done = run("job", "delete", "sales.*", "copy", "--delete-target", "--yes")
+    assert done.stdout == "delete target: 2 jobs changed, 0 were so already, 0 refused\n"

@@ -152,10 +152,14 @@ def test_of_several_of_one_name_the_table_is_to_be_named(run: Run, kept: Kept) -
     assert refused.exit_code == 1
     assert "each of /lake/a, /lake/b" in refused.stderr
     assert "field: --table" in refused.stderr
+    refused = run("view", "drop", "v", "--table", "/lake/a", "--delete-target", stdin="n\n")
+    assert refused.exit_code == 1
+    assert "with its target /x/lake/a, and what is kept beside it? [y/N]" in refused.stderr
     dropped = run("view", "drop", "v", "--table", "/lake/a").stdout
     assert dropped.startswith("deleted; /x/lake/a stays as it is, and so does /x/lake/a_view_state_2")
     assert [table for table, _, _ in kept()] == ["/lake/b"]
-    assert run("view", "drop", "v").stdout.startswith("deleted; /x/lake/b stays as it is")
+    gone = run("view", "drop", "v", "--delete-target", "--yes", "-o", "json")
+    assert json.loads(gone.stdout) == {"deleting": True}
 
 
 @pytest.mark.parametrize("verb", ["show", "drop", "wait", "refresh"])
