@@ -29,7 +29,12 @@ _WORDS = {
     "register the job with": "give the job",
     "register a job with": "give the job",
     "delete it and register it with": "give the job",
-    "the node's log": "the log",
+    ", and restart the nodes": ", and run the job again",
+    "the node's": "the",
+    "the node may": "you may",
+    "the node is": "this process is",
+    "the node stops": "this process ends",
+    "the node died": "its process died",
 }
 """The words of a run for those of a cluster."""
 

@@ -19,7 +19,7 @@ ROOMS = ("consumers", "views", "index", "runtime/iteration", "runtime/local", "a
 OF_CLUSTERS = ("adapters/delta/joblog", "core/spec/spec_patch.py", "core/run/run_words.py")
 """Parts of those rooms that a run does not use: the job log, changes of registered jobs; and the words themselves."""
 
-OF_A_CLUSTER = re.compile(r"iscp-admin|`job |[Rr]esync|[Rr]esume the|[Rr]egister (the|a|it) |the node's log")
+OF_A_CLUSTER = re.compile(r"iscp-admin|`job |[Rr]esync|[Rr]esume the|[Rr]egister (the|a|it) |\bthe nodes?\b")
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
@@ -62,6 +62,7 @@ def test_every_remedy_that_names_what_a_cluster_has_is_said_otherwise_in_a_run()
         ("Have it built by `iscp-admin job resync`", f"Have it built by {FULL}"),
         ("or `iscp-admin job resync` it with another query", f"or give it, by {FULL}, another query"),
         ("Restore what is gone, or resync the job", f"Restore what is gone, or build its target again by {FULL}"),
+        ("Name a path that the node may write", "Name a path that you may write"),
         ("the disk is full", "the disk is full"),
     ],
 )
