@@ -1,4 +1,4 @@
-"""Compose what a node has for its indexes."""
+"""Compose what a process has for its indexes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from iscp.core.settings.config import NodeConfig
 from iscp.ports.system import Clock, Failpoints
 
 
-def index_services(config: NodeConfig, clock: Clock, failpoints: Failpoints) -> IndexServices:
-    """Return what the indexes of a node share."""
-    return IndexServices(embedding_services(config, clock), clock, failpoints)
+def index_services(config: NodeConfig, clock: Clock, failpoints: Failpoints, *, awaited: bool = False) -> IndexServices:
+    """Return what the indexes of a process share. `awaited` as in IndexServices."""
+    return IndexServices(embedding_services(config, clock), clock, failpoints, awaited)
 
 
 def default_index_services() -> IndexServices:

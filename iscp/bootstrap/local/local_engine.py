@@ -65,7 +65,9 @@ class LocalEngine:
         self._clock, failpoints = SystemClock(), EnvironmentFailpoints()
         tables = TableAccess(spark, self._clock, failpoints, config.spark.direct_bytes_max)
         self._source = source = tables.source()
-        registry = ConsumerRegistry(config.consumers.allow, lambda: index_services(config, self._clock, failpoints))
+        registry = ConsumerRegistry(
+            config.consumers.allow, lambda: index_services(config, self._clock, failpoints, awaited=True)
+        )
         self._kinds = registry.kind
         catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
         ports = IterationPorts(

@@ -43,7 +43,7 @@ class IndexKindBase(ConsumerKind):
     def __init__(self, services: IndexServices) -> None:
         self._embeddings = services.embeddings
         self._failpoints = services.failpoints
-        self._maintainer = IndexMaintainer(services.clock)
+        self._maintainer = IndexMaintainer(services.clock, awaited=services.awaited)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.columns:

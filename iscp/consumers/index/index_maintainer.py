@@ -29,12 +29,17 @@ IDLE_S = 3600.0
 
 
 class IndexMaintainer:
-    """Maintains the indexes of a node, one after another. Safe for threads."""
+    """Maintains the indexes of a process, one after another. Safe for threads."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, awaited: bool = False) -> None:
+        """`awaited`: the process ends only once all that was hastened is maintained.
+
+        Otherwise its end cuts maintenance off, wherever that is; then Lance aborts the process if it is at work.
+        """
         self.clock = clock
+        self._awaited = awaited
         self._pending: OrderedDict[str, tuple[IndexStore, MaintenanceLimits]] = OrderedDict()
-        self._changed = threading.Condition()
+        self._changed = threading.Lock()
         self._at_work = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -46,9 +51,9 @@ class IndexMaintainer:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="iscp-index-maintenance", daemon=True)
+                daemon = not self._awaited
+                self._thread = threading.Thread(target=self._run, name="iscp-index-maintenance", daemon=daemon)
                 self._thread.start()
-            self._changed.notify()
 
     def maintain(self, store: IndexStore, definition: IndexDefinition) -> float:
         """Maintain an index, and return in how many seconds it is to be looked at again. Raises as `maintain`."""
@@ -62,7 +67,9 @@ class IndexMaintainer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._pending)
+                if not self._pending:
+                    self._thread = None
+                    return
                 root, (store, limits) = self._pending.popitem(last=False)
             try:
                 done = self._carry_out(store, limits)

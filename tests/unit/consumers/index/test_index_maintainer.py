@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import time
 from typing import cast
 
 from iscp.adapters.system.clock import SystemClock
@@ -60,3 +63,46 @@ def test_an_index_that_changes_again_keeps_its_turn() -> None:
         each.free.set()
         assert each.tried.wait(WAIT_S)
     assert opened == ["first", "busy", "last"]
+
+
+def test_what_was_maintained_before_does_not_keep_the_next_from_its_turn() -> None:
+    """Its thread ends when nothing is left to do."""
+    maintainer = IndexMaintainer(SystemClock(), awaited=True)
+    opened: list[str] = []
+    for name in ("first", "second"):
+        store = Store(name, StorageError("gone"), opened)
+        store.free.set()
+        hasten(maintainer, store)
+        assert store.tried.wait(WAIT_S)
+        wait_until_no_thread(f"{name} was maintained")
+    assert opened == ["first", "second"]
+
+
+def wait_until_no_thread(when: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while any(each.name == "iscp-index-maintenance" and not each.daemon for each in threading.enumerate()):
+        assert time.monotonic() < deadline_s, f"a thread that the process would wait for is left once {when}"
+        time.sleep(0.01)
+
+
+PROGRAM = """
+import threading, time
+from iscp.adapters.system.clock import SystemClock
+from iscp.consumers.index.index_maintainer import IndexMaintainer
+from tests.unit.consumers.index.test_index_maintainer import Store, StorageError, hasten
+
+class Slow(Store):
+    def open(self):
+        time.sleep(0.2)
+        print(self.root, flush=True)
+        raise StorageError("gone")
+
+maintainer = IndexMaintainer(SystemClock(), awaited=True)
+for name in ("first", "second"):
+    hasten(maintainer, Slow(name, StorageError("gone"), []))
+"""
+
+
+def test_a_process_that_awaits_maintenance_ends_after_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["first", "second"]), ended.stderr
