@@ -51,6 +51,8 @@ def local(spark: SparkSession | None = None, *, config: str | Path | None = None
 class Lake:
     """Makes jobs, and runs those of files. Threads may share one. Close it, or use it in a `with`, to stop its Spark.
 
+    A Lake that was closed, and one in a fork of a process that has read tables, refuses whatever is wanted of it.
+
     Places are paths, which may be relative, URIs, or `db.table` of a catalog of Spark.
     """
 

@@ -10,6 +10,7 @@ from iscp.adapters.delta.log.commits import newest_commit
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.process_fork import refuse_fork
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
@@ -45,13 +46,17 @@ if TYPE_CHECKING:
 
 
 class LocalEngine:
-    """All that jobs need to be run in this process. `close` it at the end."""
+    """All that jobs need to be run in this process. `close` it at the end; then it refuses whatever is wanted of it.
+
+    All methods raise InvalidRequest in a fork of a process that has read tables.
+    """
 
     def __init__(self, spark: SparkAccess | None = None, config: NodeConfig = DEFAULTS) -> None:
         """Make one on `spark`, which `close` stops in the way that it is to be stopped; None: on one of its own.
 
         Raises ConfigurationError.
         """
+        self._closed = False
         enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
         own = LocalSpark(config) if spark is None else None
         self._closing = ExitStack()
@@ -97,6 +102,7 @@ class LocalEngine:
 
         Raises InvalidRequest, with the places of all that are at fault.
         """
+        self._require_usable()
         refusals, found = Refusals(), list[RequestedJob]()
         for each in wanted:
             with refusals.collect():
@@ -128,6 +134,7 @@ class LocalEngine:
         parallel: int,
     ) -> LocalRun:
         """Return a run of the plan, which `LocalRun.run` carries out."""
+        self._require_usable()
         units = UnitRunner(self._runner, self._source, self._clock)
         return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
 
@@ -135,6 +142,7 @@ class LocalEngine:
         self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders, listener: RunListener
     ) -> LocalWatch:
         """Return a watch of the plan's jobs, which `LocalWatch.run` carries out, once."""
+        self._require_usable()
         from iscp.bootstrap.local.watch_parts import compose_watch  # a run that ends needs none of it
         from iscp.runtime.local.local_watch import LocalWatch
 
@@ -143,10 +151,12 @@ class LocalEngine:
 
     def forecast(self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders) -> list[JobForecast]:
         """Return what a run of the plan would do. Nothing is written."""
+        self._require_usable()
         return forecast_run(self._registrar, self._source, jobs, plan, orders)
 
     def verify(self, request: RegisterRequest, *, repair: bool = False) -> VerifyReport:
         """Compare a job's target with its source, and with `repair` make it equal. Raises IscpError."""
+        self._require_usable()
         row = self._registrar.register(request, RunOrders()).row
         if row.watermark.version < 0:
             raise InvalidRequest(
@@ -156,6 +166,7 @@ class LocalEngine:
 
     def explain(self, request: RegisterRequest) -> QueryExplanation:
         """Explain how a view's query is maintained. Raises InvalidRequest."""
+        self._require_usable()
         return self._maker.explain(request.spec_json, request.job.account)
 
     def give_up_spark(self) -> None:
@@ -168,7 +179,13 @@ class LocalEngine:
 
     def close(self) -> None:
         """Stop Spark, if it was started for this."""
+        self._closed = True
         self._closing.close()
+
+    def _require_usable(self) -> None:
+        if self._closed:
+            raise InvalidRequest("was closed", field="lake", remedy="Use it before, or make another by iscp.local()")
+        refuse_fork("lake")
 
     def _requested(self, wanted: Wanted) -> RequestedJob:
         try:

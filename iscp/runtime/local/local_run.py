@@ -14,7 +14,7 @@ from iscp.core.run.run_plan import PlannedJob, RunPlan
 from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode
-from iscp.core.values.untrusted_values import error_code
+from iscp.core.values.untrusted_values import error_code, named_error
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.unit_runner import UnitRunner, fault_words, result_of
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 INTERRUPTED = "the run was interrupted before its turn"
 
-BROKEN_OFF = "the run broke off; the log has why"
+BROKEN_OFF = "the run broke off"
 
 SUPERSEDED_TRIES_MAX = 3
 """Times that a job of a run goes on after another run has claimed its target at the same time."""
@@ -111,18 +111,15 @@ class LocalRun:
             self._listener.end(number, result)
 
     def _work(self, unit: Sequence[int]) -> None:
-        results: dict[int, RunResult] = {}
         try:
             results = self._run_unit(unit)
-        except Exception:
+        except BaseException as error:  # also what is none, as a panic of Rust's: the run waits for results
             log.exception("run.broken", extra={"table": self._jobs[unit[0]].planned.reads[0]})
-        finally:
-            for number in unit:
-                if number not in results:
-                    results[number] = unregistered(
-                        self._jobs[number], ResultState.FAILED, ErrorCode.INTERNAL, BROKEN_OFF
-                    )
-            self._done.put(results)
+            why = f"{BROKEN_OFF}: {named_error(error)}"
+            results = {
+                number: unregistered(self._jobs[number], ResultState.FAILED, ErrorCode.INTERNAL, why) for number in unit
+            }
+        self._done.put(results)
 
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
         results = {} if self._orders.full_refresh else self._find_current(unit)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import iscp
 from iscp.core.run.run_plan import PARALLEL_MAX
@@ -40,3 +45,67 @@ def test_a_run_of_no_file_is_refused(lake: Lake) -> None:
         lake.run()
     with pytest.raises(InvalidRequest, match="files are not given"):
         lake.forecast()
+
+
+def test_a_closed_lake_refuses_whatever_is_wanted_of_it(tmp_path: Path) -> None:
+    write_deltalake(f"{tmp_path}/orders", pa.table({"id": [1, 2]}))
+    with iscp.local() as lake:
+        copy = lake.replica(f"{tmp_path}/orders", f"{tmp_path}/copy", key=["id"])
+        assert copy.refresh().ok
+    (tmp_path / "jobs.yaml").write_text(f"{{table: {tmp_path}/orders, name: a, target: {tmp_path}/a, key: [id]}}")
+    wanted: list[Callable[[], object]] = [
+        copy.refresh,
+        copy.forecast,
+        copy.verify,
+        copy.explain,
+        lambda: lake.run(tmp_path / "jobs.yaml"),
+        lambda: lake.forecast(tmp_path / "jobs.yaml"),
+    ]
+    for each in wanted:
+        with pytest.raises(InvalidRequest, match=r"lake was closed\. Use it before"):
+            each()
+    lake.close()  # again does no harm
+
+
+PROGRAM = """
+import os, sys
+import iscp
+from deltalake import DeltaTable
+from iscp.core.values.errors import IscpError
+
+root, before = sys.argv[1:]
+lake = iscp.local()
+copy = lake.replica(f"{root}/orders", f"{root}/copy", key=["id"])
+if before == "iscp":
+    copy.refresh()
+if before == "deltalake":
+    DeltaTable(f"{root}/orders").to_pyarrow_table()
+if not (child := os.fork()):
+    for job in (copy, iscp.local().replica(f"{root}/orders", f"{root}/copy", key=["id"])):
+        try:
+            print(job.refresh().state)
+        except IscpError as error:
+            print(error)
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("iscp", ["lake cannot be used in the process"] * 2),
+        ("deltalake", ["the run broke off: PanicException: Forked process detected"] * 2),
+        ("nothing", ["updated", "current"]),
+    ],
+)
+def test_a_fork_of_a_process_that_has_read_tables_is_refused_by_name(
+    tmp_path: Path, before: str, said: list[str]
+) -> None:
+    write_deltalake(f"{tmp_path}/orders", pa.table({"id": [1, 2]}))
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), before]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    lines = ended.stdout.splitlines()
+    assert len(lines) == len(said), ended.stdout + ended.stderr
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True)), ended.stdout

@@ -12,7 +12,7 @@ from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.ports.system import Guard
 from iscp.runtime.local.job_registrar import RunOrders
-from iscp.runtime.local.local_run import INTERRUPTED, SUPERSEDED_TRIES_MAX
+from iscp.runtime.local.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX
 from tests.fakes.local_runs import FailingRunner, Local, failing
 from tests.fakes.runner import FakeRunner, GatedRunner
 
@@ -202,3 +202,16 @@ def test_a_table_that_breaks_its_unit_is_named_and_the_others_go_on(local: Local
     assert [each.state for each in found] == [ResultState.FAILED] * 2
     assert found[0].error == "is wrong"
     assert "ZeroDivisionError" in found[1].error
+
+
+def test_a_panic_of_a_library_is_named_and_does_not_hang_the_run(local: Local) -> None:
+    class PanicError(BaseException):
+        pass
+
+    def broken(iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        raise PanicError("index out of bounds")
+
+    run, _ = local.run(local.request("a"), runner=FakeRunner(broken))
+    (found,) = run.run()
+    assert (found.state, found.error_code) == (ResultState.FAILED, ErrorCode.INTERNAL)
+    assert found.error == f"{BROKEN_OFF}: PanicError: index out of bounds"
