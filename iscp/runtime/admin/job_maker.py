@@ -21,7 +21,7 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.job_names import refuse_unprintable
+from iscp.runtime.admin.job_names import check_names, check_new_names, refuse_unprintable
 from iscp.runtime.admin.named_tables import with_uris
 from iscp.runtime.iteration.read_policy import refuse_unfit
 
@@ -54,6 +54,13 @@ class JobMaker:
         catalog = self.catalog(account)
         catalog.refuse_links(table)
         return catalog.describe(table)
+
+    def check_named(self, job: JobName, spec: JobSpec) -> None:
+        """Raise InvalidRequest for what is wrong with the names in a new job, whatever is there by these names."""
+        check_names(job)
+        check_new_names(job)
+        refuse_unprintable(spec.consumer.target, TARGET_FIELD)
+        self._check_trigger(spec.trigger)
 
     def make(
         self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool

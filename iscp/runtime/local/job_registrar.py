@@ -19,7 +19,7 @@ from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.admin.job_names import check_names, check_new_names
+from iscp.runtime.admin.job_names import check_names
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 
@@ -69,9 +69,12 @@ class JobRegistrar:
         self._newest = newest
 
     def plan(self, request: RegisterRequest, place: str) -> PlannedJob:
-        """Return what the job reads and makes, whether or not that is there. Raises InvalidRequest."""
-        check_names(request.job)
+        """Return what the job reads and makes, whether or not that is there.
+
+        Raises InvalidRequest, also for names that no job can have: nothing of a run is begun then.
+        """
         spec, catalog = parse_spec(request.spec_json), self._maker.catalog(request.job.account)
+        self._maker.check_named(request.job, spec)
         kind = self._kinds(spec.consumer.kind)
         own = catalog.locate(request.job.table)
         tables = dict.fromkeys(kind.tables(spec.consumer, catalog).values()) if kind.tables else {}
@@ -134,7 +137,6 @@ class JobRegistrar:
         full = self._builds(standing, position, mark, orders, rebuild=rebuild)
         self._maker.check(job, parse_spec(request.spec_json), source)
         if standing is TargetStanding.NEW:
-            check_new_names(job)
             self._maker.refuse_rebuild(row)
         row = row._replace(job_id=job_id_for_run(position, mark, self._clock.now_s(), full=full))
         return RegisteredJob(row, standing, position, full, item.warning)

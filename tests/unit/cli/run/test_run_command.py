@@ -74,6 +74,25 @@ def test_two_jobs_with_one_target_are_refused(tmp_path: Path) -> None:
     assert "has the target of 'a'" in result.output
 
 
+def test_names_that_no_job_can_have_are_all_said_before_anything_is_begun(tmp_path: Path) -> None:
+    path = jobs_file(tmp_path, ("missing", '"a*b"', "a"), ("missing", "good", "b"), ("missing", '"-c"', "c"))
+    result = run(path)
+    assert result.exit_code == 1
+    for number, name in ((0, "a*b"), (2, "-c")):
+        assert f"{path}[{number}].job.name is {name!r}, which commands would take for a pattern" in result.output
+    assert "failed" not in result.output
+
+
+def test_a_trigger_that_is_not_allowed_is_said_before_anything_is_begun(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    job = f"{{table: {tmp_path}/missing, name: a, target: {tmp_path}/a, key: [id]"
+    path.write_text(f"- {job}, trigger: custom, trigger_name: nightly}}")
+    result = run(path)
+    assert result.exit_code == 1
+    assert "'nightly' is not allowed" in result.output
+    assert "failed" not in result.output
+
+
 def test_a_pattern_that_fits_no_job_is_refused(tmp_path: Path) -> None:
     result = run(jobs_file(tmp_path, ("t", "a", "a")), "--select", "b*")
     assert result.exit_code == 1

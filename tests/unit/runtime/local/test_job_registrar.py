@@ -18,6 +18,12 @@ def test_a_plan_says_what_a_job_reads_and_makes_though_nothing_is_there(local: L
     assert (planned.place, planned.shared) == ("jobs.yaml[4]", False)
 
 
+def test_a_plan_refuses_names_that_no_job_can_have(local: Local) -> None:
+    for name, fault in (("a*b", "would take for a pattern"), ("", "must have 1 to"), ("a\nb", "job.name is")):
+        with pytest.raises(InvalidRequest, match=fault):
+            local.registrar.plan(local.request(name, "/lake/later"), "jobs.yaml[4]")
+
+
 def test_a_new_target_is_begun_under_an_id_of_a_run_with_the_mark_of_its_spec(local: Local) -> None:
     request = local.request("copy")
     found = local.registrar.register(request, RunOrders())
