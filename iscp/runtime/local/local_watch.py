@@ -97,6 +97,7 @@ class LocalWatch:
         """
         parts = self._parts
         parts.scheduler.start(parts.executor)
+        parts.maintenance.start()
         try:
             while not self._stopped and parts.alive():
                 self._register_waiting()
