@@ -19,6 +19,9 @@ STOP_WITHIN_MS = 500
 """Milliseconds after which a thread that was stopped ends at the latest."""
 
 
+REMEDY = "Raise fs.inotify.max_user_watches and max_user_instances; until then commits are found by probes, later"
+
+
 class DirectoryNotices:
     """Follows the logs of tables in local directories. `on_commit` gets a table's URI, on a thread of its own."""
 
@@ -66,4 +69,5 @@ class DirectoryNotices:
                 for uri in sorted({directories[place] for place in touched & directories.keys()}):
                     self._on_commit(uri)
         except Exception as error:  # noqa: BLE001  (probes find every commit, only later)
-            log.warning("notices.ended", extra={"directories": len(directories), "error": str(error)})
+            about = {"directories": len(directories), "error": str(error), "remedy": REMEDY}
+            log.error("notices.ended", extra=about)
