@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,11 @@ ROWS_MAX = 100_000_000
 LOOK_S = 0.05
 """Seconds between two looks for a JVM among a run's children."""
 
+PEAK_LOOK_S = 0.005
+"""Seconds between two looks for the memory that a run has taken at most."""
+
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
 RUN_TIMEOUT_S = 900.0
 """Seconds that one process may take; then the benchmark fails."""
 
@@ -50,7 +56,7 @@ AIMS = {"idle_s": 1.0, "idle_mib": 150.0, "small_s": 3.0, "ratio_script": 0.15, 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How long a process took, its peak of resident memory, and whether it had a JVM."""
+    """How long a process took, its peak of resident memory as of the last look, and whether it had a JVM."""
 
     seconds: float
     mib: float
@@ -60,23 +66,33 @@ class Process:
 def run_process(command: Sequence[str]) -> Process:
     """Run a command to its end. Raises RuntimeError if it fails, or takes too long."""
     began_s = time.perf_counter()
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    jvm = False
-    while True:
-        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-        if pid:
-            break
-        if time.perf_counter() - began_s > RUN_TIMEOUT_S:
-            child.kill()
-            raise RuntimeError(f"{command} took more than {RUN_TIMEOUT_S} s")
-        jvm |= _has_jvm(child.pid)
-        time.sleep(LOOK_S)
-    seconds = time.perf_counter() - began_s
-    child.returncode = os.waitstatus_to_exitcode(status)
-    said = child.stdout.read() if child.stdout else ""
-    if child.returncode != 0:
-        raise RuntimeError(f"{command} ended with {child.returncode}: {said}")
-    return Process(seconds, usage.ru_maxrss / 1024, jvm)
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        jvm, kib, next_s = False, 0, 0.0
+        while child.poll() is None:
+            if time.perf_counter() - began_s > RUN_TIMEOUT_S:
+                child.kill()
+                raise RuntimeError(f"{command} took more than {RUN_TIMEOUT_S} s")
+            kib = max(kib, _peak_kib(child.pid))
+            if time.perf_counter() > next_s:
+                jvm, next_s = jvm or _has_jvm(child.pid), time.perf_counter() + LOOK_S
+            time.sleep(PEAK_LOOK_S)
+        seconds = time.perf_counter() - began_s
+        if child.returncode != 0:
+            said.seek(0)
+            raise RuntimeError(f"{command} ended with {child.returncode}: {said.read()}")
+    return Process(seconds, kib / 1024, jvm)
+
+
+def _peak_kib(pid: int) -> int:
+    """Return the peak of a process so far; 0: it has ended. (The kernel's count for who waits for a process begins with
+    the peak of the process that has started it.)
+    """
+    try:
+        found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
 
 
 def _has_jvm(pid: int) -> bool:
