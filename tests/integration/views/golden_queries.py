@@ -57,7 +57,9 @@ def carried_out(session: SparkSession, text: str) -> dict[str, str]:
 
 def main(paths: list[str]) -> None:
     builder = SparkSession.builder.master("local[1]").config("spark.jars", str(jar())).config("spark.ui.enabled", False)
-    session = builder.config(map=quick_spark.CONF | {"spark.sql.shuffle.partitions": "1"}).getOrCreate()
+    for name, value in quick_spark.CONF.items():
+        builder = builder.config(name, value)
+    session = builder.config("spark.sql.shuffle.partitions", 1).getOrCreate()
     found = {Path(each).stem: carried_out(session, Path(each).read_text(encoding="utf-8")) for each in paths}
     of_nodes = sorted(each for each in sys.modules if each.startswith(NODES))
     sys.stdout.write(json.dumps({"found": found, "of_nodes": of_nodes}) + "\n")
