@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,20 @@ from tests.selection import in_full
 WORDS = ("amber", "birch", "coral", "delta", "ember", "fjord", "grove", "heath")
 KILLED_AT = ("index.fragments", "index.commit.before", "index.commit.after", "report.before")
 """Where the node is killed: rows are written and not committed, committed and not recorded."""
+
+PAUSE_S = 0.1
+"""Between searches: enough of them fall into each second of a build, and the node has the processors."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A node that serves all of these tests, each with a table of its own."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
 
 
 def documents(ids: range, turn: int = 0) -> pa.Table:
@@ -58,7 +73,7 @@ class Searcher:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ends.is_set():
+        while not self._ends.wait(PAUSE_S):
             try:
                 answer = iscp.search(self._job.target, self._word, k=1000)
             except IscpError:
@@ -67,7 +82,8 @@ class Searcher:
             self.turns.append({hit.columns["turn"] for hit in answer.hits})
 
 
-def index(cluster: Cluster, source: str, kind: str, name: str) -> Job:
+def index(cluster: Cluster, source: str, kind: str) -> Job:
+    name = f"{Path(source).name}_{kind}"
     job = Job(source, name, f"{cluster.derived}/{name}")
     options = {
         "fulltext": {"columns": "body", "stored": "turn"},
@@ -81,9 +97,8 @@ def index(cluster: Cluster, source: str, kind: str, name: str) -> Job:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("killed_at", in_full(KILLED_AT, ["index.commit.after"]))
 def test_an_index_is_right_through_kills_around_its_commits(cluster: Cluster, killed_at: str) -> None:
-    source = cluster.table("documents", documents(range(60)))
-    cluster.start()
-    jobs = [index(cluster, source, kind, kind) for kind in ("fulltext", "search")]
+    source = cluster.table(f"killed_at_{killed_at}", documents(range(60)))
+    jobs = [index(cluster, source, kind) for kind in ("fulltext", "search")]
     for job in jobs:
         cluster.settle(job)
         assert found(job, "amber") == expected(source, "amber")
@@ -112,12 +127,11 @@ def test_an_index_is_right_through_kills_around_its_commits(cluster: Cluster, ki
 @pytest.mark.timeout(600)
 def test_an_index_of_a_view_follows_the_view(cluster: Cluster) -> None:
     source = cluster.table("documents", documents(range(20)))
-    cluster.start()
     view = str(Path(cluster.derived) / "recent")
     sql = "SELECT id, max(body) AS body, max(turn) AS turn FROM documents WHERE id >= 10 GROUP BY id"
     cluster.client.create_view("recent", sql, target=view, tables={"documents": source})
     cluster.client.wait(source, "recent", timeout_s=SETTLE_WAIT_S)
-    job = index(cluster, view, "fulltext", "recent_index")
+    job = index(cluster, view, "fulltext")
     cluster.settle(job)
     assert found(job, "birch") == expected(view, "birch")
 
