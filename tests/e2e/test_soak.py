@@ -25,7 +25,8 @@ def suffered(tmp_path: Path, size: Size, seed: int) -> Findings:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_short_soak_of_all_kinds_of_jobs_holds(tmp_path: Path) -> None:
-    findings = suffered(tmp_path, Size(0.4, 6, 10, pace_per_s=3.0, fault_every_s=8.0, sample_every_s=1.0), seed=13)
+    size = Size(0.4, 6, 10, pace_per_s=3.0, fault_every_s=8.0, sample_every_s=1.0, nodes=2)
+    findings = suffered(tmp_path, size, seed=13)
     assert [each.what for each in findings.faults] == ["a node is cut off", "the owner is struck"]
     assert findings.commits > 10
     kinds = {each.job.partition("_")[2] for each in findings.arrivals}

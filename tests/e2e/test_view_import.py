@@ -21,6 +21,7 @@ from tests import quick_spark
 from tests.dbt_project import GOLDEN, PROJECT, compiled, lasting
 from tests.e2e.evidence import admin
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read
+from tests.selection import in_full
 
 FOLLOWING, PERIODIC = ("orders_by_day", "paid_orders"), "revenue_by_country"
 VIEWS = (*FOLLOWING, PERIODIC)
@@ -109,11 +110,12 @@ def test_a_project_that_dbt_has_compiled_is_imported_and_followed(cluster: Clust
         assert admin(cluster.endpoint, "view", "explain", name).status == 0
 
 
-def test_a_project_that_dbt_has_compiled_is_kept_without_a_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", in_full([1, 2]))
+def test_a_project_that_dbt_has_compiled_is_kept_without_a_cluster(tmp_path: Path, runs: int) -> None:
     (tmp_path / "derived").mkdir()
     made = shop(tmp_path, str(tmp_path / "derived"))
-    for changes in (False, True):
-        if changes:
+    for number in range(runs):
+        if number:
             made.change()
         command, environ = [ISCP, "run", *made.arguments], os.environ | quick_spark.VARIABLES
         run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=RUN_WAIT_S)

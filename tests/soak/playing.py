@@ -36,6 +36,7 @@ class Size:
     pace_per_s: float = 2.0
     fault_every_s: float = 60.0
     sample_every_s: float = 5.0
+    nodes: int = 3
 
 
 @dataclass
@@ -127,7 +128,7 @@ def play(root: Path, size: Size, seed: int, say: Callable[[str], None], out: Pat
     """Play a soak below `root`; the nodes' logs are copied to `out` unless all holds."""
     plan = make_plan(size.tables, size.jobs)
     with Links() as links:
-        rig = Rig(root, links=links)
+        rig = Rig(root, links=links, count=size.nodes)
         rig.lay_links()
         run = Run(rig, plan, size, seed, say, Sampler(rig, size.sample_every_s))
         fault = ""
