@@ -102,10 +102,9 @@ def test_targets_hold_what_a_snapshot_holds(pipeline: Pipeline) -> None:
             for outcome in pipeline.run(*jobs):
                 assert (outcome.data_type, outcome.error_msg) == (DataType.DIFFERENCE, "")
                 assert "is not known: " in outcome.warning
-        assert_as_snapshot(pipeline)
         pipeline.insert([2_000 + HISTORIES.index(make)])
         assert {each.data_type for each in pipeline.run(*jobs)} == {DataType.TAIL}, make
-        assert_as_snapshot(pipeline)
+        assert_as_snapshot(pipeline)  # what the odd one has left wrong, one row more does not make right
 
 
 def assert_as_snapshot(pipeline: Pipeline) -> None:
