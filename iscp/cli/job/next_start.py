@@ -18,7 +18,7 @@ from iscp.core.values.errors import PERMANENT_FROM, InvalidRequest
 def next_start(job: JobView, now_s: float) -> str:
     """Return when and why the next iteration starts, in words. `now_s`: Unix seconds."""
     if job.reason is Reason.PAUSED:
-        return "not before `iscp-admin job resume`: the job is paused"
+        return _why_not(job)
     if job.reason is Reason.BUILDING:
         return "when the ranges of its first snapshot are built, which all nodes do"
     if job.state is JobState.RUNNING:
@@ -41,6 +41,14 @@ def next_start(job: JobView, now_s: float) -> str:
         return _by_trigger(job, parse_spec(job.spec_json), now_s) + _by_time(job.status.due_at_s, now_s)
     except InvalidRequest as error:
         return f"never: the spec cannot be read: {error.sentence}"
+
+
+def _why_not(job: JobView) -> str:
+    """Return why a job that is paused starts nothing."""
+    if not job.status.deletion:
+        return "not before `iscp-admin job resume`: the job is paused"
+    failed = job.state is JobState.ERROR
+    return f"never: its target {'was not deleted, as its error says' if failed else 'is being deleted'}"
 
 
 def _by_trigger(job: JobView, spec: JobSpec, now_s: float) -> str:

@@ -147,7 +147,7 @@ def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
                 job.table,
                 job.name,
                 job.state.value,
-                "" if job.reason.value == "none" else job.reason.value,
+                reason(job),
                 version(job.applied_version),
                 version(job.source_version),
                 lag(job),
@@ -160,6 +160,13 @@ def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
         spare=("SOURCE", "APPLIED", "DEAD", "REASON"),
         wide=wide,
     )
+
+
+def reason(job: JobView) -> str:
+    """Return why a job is in its state; empty if there is nothing to say."""
+    if job.status.deletion:
+        return "deleting"
+    return "" if job.reason.value == "none" else job.reason.value
 
 
 def _target(job: JobView) -> str:
@@ -179,7 +186,7 @@ def show_job(job: JobView) -> None:
             "account": job.account,
             "job id": job.job_id,
             "state": job.state.value,
-            "reason": job.reason.value,
+            "reason": reason(job) or job.reason.value,
             "applied version": f"{version(job.applied_version)}  {moment(job.applied_at_s)}",
             "source version": f"{version(job.source_version)}  seen {moment(job.checked_at_s)}",
             "lag": lag(job),

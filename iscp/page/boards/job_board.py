@@ -118,6 +118,9 @@ def why_it_waits(job: JobView, now_s: float) -> str:
     """Return what the job does or waits for at `now_s` (Unix seconds), in a sentence."""
     if job.progress is not None:
         return f"It runs: {job.progress.purpose}, for {span(job.progress.elapsed_s)}."
+    if job.status.deletion:
+        failed = job.state is JobState.ERROR
+        return f"Its target {'was not deleted: see what is wrong' if failed else 'is being deleted; then it goes'}."
     if job.reason is Reason.PAUSED:
         return "It is paused, until somebody resumes it."
     if job.state is JobState.ERROR:

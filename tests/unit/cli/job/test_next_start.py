@@ -9,12 +9,15 @@ import pytest
 
 from iscp.cli.job.next_start import next_start, warnings_of
 from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
 
 JOBS = ("/t", "a"), ("/t", "b"), ("/u", "c")
 
 NOW_S = 1_000_000.0
 ENDED_S = 999_900.0
+
+
+ENDING = JobStatus(deletion=Deletion.WANTED)
 
 
 def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
@@ -45,6 +48,8 @@ def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
     ("job", "words"),
     [
         (a_job(reason=Reason.PAUSED, state=JobState.ERROR), "not before `iscp-admin job resume`: the job is paused"),
+        (a_job(reason=Reason.PAUSED, status=ENDING), "its target is being deleted"),
+        (a_job(reason=Reason.PAUSED, status=ENDING, state=JobState.ERROR), "its target was not deleted"),
         (a_job(state=JobState.RUNNING), "an iteration is running"),
         (a_job(state=JobState.PENDING), "an iteration is queued"),
         (a_job(state=JobState.PENDING, reason=Reason.BUILDING), "when the ranges of its first snapshot are built"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from iscp.cli.shell import render
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import ClusterView, EventView, JobView, NodeView, RegisterResult
-from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.values.progress import UNKNOWN, RunProgress
 
@@ -240,3 +240,10 @@ def test_a_job_is_shown_with_its_maintenance_and_retry(capsys: pytest.CaptureFix
     for other in (replace(JOB, status=status, reason=Reason.PAUSED), JOB):
         render.show_job(other)
         assert "due now" not in output(capsys)
+
+
+def test_a_job_that_ends_with_its_target_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    ending = replace(JOB, reason=Reason.PAUSED, status=JobStatus(deletion=Deletion.WANTED))
+    render.show_jobs([ending])
+    render.show_job(ending)
+    assert output(capsys).count("deleting") == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.job.usage import Usage
 from iscp.core.values.progress import RunProgress
@@ -24,6 +24,7 @@ from iscp.page.boards.job_board import (
 from tests.fakes.viewed_cluster import NOW_S, history_entry, job_view
 
 RETRYING = JobStatus(failures=3, retry_at_s=NOW_S + 40)
+ENDING = JobStatus(deletion=Deletion.WANTED)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ RETRYING = JobStatus(failures=3, retry_at_s=NOW_S + 40)
     [
         ({"progress": RunProgress("verify", NOW_S - 30, 30.0)}, "It runs: verify, for 30 s"),
         ({"reason": Reason.PAUSED}, "paused"),
+        ({"reason": Reason.PAUSED, "status": ENDING}, "Its target is being deleted"),
+        ({"reason": Reason.PAUSED, "status": ENDING, "state": JobState.ERROR}, "Its target was not deleted"),
         ({"state": JobState.ERROR}, "has failed"),
         ({"node_id": ""}, "No node has its table"),
         ({"reason": Reason.QUARANTINED}, "tried rarely"),
