@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from iscp.adapters.delta.log.commits import commit_file, newest_version, read_actions, read_commit
+from iscp.adapters.delta.log.commits import commit_file, log_of, newest_version, read_actions, read_commit
 from iscp.adapters.delta.log.nested_tables import STAGED
 from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.storage import files
@@ -77,6 +77,8 @@ class TargetDeletion:
             newest = newest_version(self._uri)
         except TableNotFound:
             return Deleted(order.row.seq, delete_beside())
+        if files.is_link(log_of(self._uri)):
+            raise _refused(f"the log of {self._uri} is a link, so that nothing was deleted")
         seq = self._seq_of_deletion(order.row, newest)
         if seq is None:
             began = self._begin(order)

@@ -334,6 +334,11 @@ def is_file(path: str) -> bool:
     return not path.startswith(S3) and os.path.isfile(path)
 
 
+def is_link(path: str) -> bool:
+    """Return whether a symbolic link is there; false on S3, which has none."""
+    return not path.startswith(S3) and os.path.islink(path)
+
+
 def _client_of(path: str) -> tuple[S3Store, str]:
     bucket, _, key = path.removeprefix(S3).partition("/")
     return _client(bucket, endpoint_of(path), key_of(path)), key

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.core.job.job_row import JobRow
+from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import ErrorCode, LeaseLost, PermanentError, StorageError
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Watermark
@@ -243,7 +245,23 @@ def test_nothing_more_is_deleted_once_the_lease_is_gone(target: Path) -> None:
 def test_a_table_with_deletion_vectors_goes_too(tmp_path: Path) -> None:
     uri = tmp_path / "view"
     sink = DeltaSink(str(uri), ScriptedFailpoints())
+    rows = pa.table({"id": list(range(5_000))})
     tag = CommitTag(1, "job-1", "t-1", -1, Watermark(0, 1.0), 1, -1, "try-1", "claim")
-    sink.claim(Schema.from_arrow(ROWS.schema).to_json(), tag, first=True, with_cdf=True, marks_rows=True)
-    assert delete(uri) == Deleted(seq=2)
+    sink.claim(Schema.from_arrow(rows.schema).to_json(), tag, first=True, with_cdf=True, marks_rows=True)
+    for seq, changed, weight in ((2, rows, 1), (3, rows.slice(7, 3), -1)):
+        weighted = changed.append_column(WEIGHT, pa.array([weight] * len(changed), pa.int64()))
+        following = replace(tag, seq=seq, base_version=seq - 2, attempt=f"try-{seq}")
+        assert sink.change_rows(weighted, following, OpenGuard()) is not None
+    assert [*uri.glob("deletion_vector_*.bin")]
+    assert delete(uri) == Deleted(seq=4)
     assert not uri.exists()
+
+
+def test_a_table_whose_log_is_a_link_is_left_as_it_is(target: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    (target / "_delta_log").rename(log)
+    (target / "_delta_log").symlink_to(log)
+    before = files_in(target), files_in(log)
+    with pytest.raises(PermanentError, match=r"the log of .*/target is a link"):
+        delete(target)
+    assert (files_in(target), files_in(log)) == before
