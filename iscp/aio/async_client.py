@@ -170,9 +170,7 @@ class AsyncClient:
     async def check_many(
         self, requests: Iterable[RegisterRequest], *, timeout_s: float | None = None
     ) -> list[CheckedJob]:
-        """Check the jobs as a registration does, and return what each of `requests` would lead to; nothing is
-        written.
-        """
+        """Check the jobs as a registration does; return what each would lead to. Nothing is written."""
         request = registrations(require_all(requests, RegisterRequest))
         response = await self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [CHECKED_JOB.from_wire(one) for one in response.checked]
