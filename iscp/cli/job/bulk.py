@@ -107,12 +107,21 @@ def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) ->
             _confirm(verb, jobs)
         tally = _Tally(len(jobs))
         try:
-            for batch in batches(jobs, BATCH.get(verb, BATCH_MAX)):
-                tally.count(batch, client.change_many([_change(verb, job) for job in batch]))
+            _change_all(client, jobs, verb, tally)
         finally:
             _show(invocation, tally, verb)
     if tally.refused:
         raise click.exceptions.Exit(1)
+
+
+def _change_all(client: Client, jobs: Sequence[JobView], verb: ChangeVerb, tally: _Tally) -> None:
+    """Change the jobs; those whose targets are not deleted as long as others read them, after these others."""
+    while jobs:
+        tally.refused = []
+        for batch in batches(jobs, BATCH.get(verb, BATCH_MAX)):
+            tally.count(batch, client.change_many([_change(verb, job) for job in batch]))
+        again = [job for job, _ in tally.refused]
+        jobs = again if verb is ChangeVerb.DELETE_TARGET and len(again) < len(jobs) else ()
 
 
 def _matching(client: Client, choice: Choice) -> list[JobView]:

@@ -12,7 +12,7 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.cli.iscp_admin import cli
 from iscp.cli.job.bulk import BATCH_MAX
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobName, RegisterRequest
+from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobFilter, JobName, RegisterRequest
 from iscp.core.values.errors import JobFailed, StorageError
 from tests.fakes.admin import FakeAdmin
 
@@ -33,6 +33,18 @@ class Picky(FakeAdmin):
         outcomes = super().change(changes)
         refusal = JobFailed("is kept as it is", remedy="Ask its owner")
         return [refusal if each.job.name == "open" else done for each, done in zip(changes, outcomes, strict=True)]
+
+
+class Chained(Picky):
+    """Refuses changes of `copy` on `sales.items` before the other one is gone."""
+
+    def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
+        there = {(job.table, job.name): job.table_id for job in self.list_jobs(JobFilter(account="default"))}
+        if ("sales.orders", "copy") not in there:
+            return super().change(changes)
+        late = [each for each in changes if each.job.table == there["sales.items", "copy"]]
+        made = iter(super().change([each for each in changes if each not in late]))
+        return [JobFailed("is read by another") if each in late else next(made) for each in changes]
 
 
 @pytest.fixture
@@ -147,3 +159,11 @@ def test_many_are_deleted_with_their_targets_after_one_question(run: Run) -> Non
     assert "delete 2 jobs with all targets? [y/N]" in refused.stderr
     done = run("job", "delete", "sales.*", "copy", "--delete-target", "--yes")
     assert done.stdout == "delete target: 2 jobs changed, 0 were so already, 0 refused\n"
+
+
+def test_targets_that_others_read_are_deleted_after_these(run: Run, service: Picky) -> None:
+    service.__class__ = Chained
+    done = run("job", "delete", "sales.*", "copy", "--delete-target", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "delete target: 2 jobs changed, 0 were so already, 0 refused\n")
+    refused = run("job", "delete", "sales.*", "--delete-target", "--yes")
+    assert (refused.exit_code, refused.stderr) == (1, "open on sales.orders: is kept as it is. Ask its owner\n")
