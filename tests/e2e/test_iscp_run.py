@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -79,6 +81,12 @@ class Project:
         assert_equal(f"{self.root}/copy", orders)
         assert_equal(f"{self.root}/big", orders.filter(pc.greater(orders["total"], 5)))
         assert_equal(f"{self.root}/again", orders)
+
+    def is_fresh(self) -> bool:
+        with suppress(AssertionError):
+            self.assert_fresh()
+            return True
+        return False
 
     def versions(self) -> list[int]:
         return [DeltaTable(f"{self.root}/{name}").version() for name in ("copy", "big", "again")]
@@ -157,3 +165,30 @@ def test_a_signal_while_spark_starts_ends_the_run_and_the_start(project: Project
     assert said.get("totals", {"error_code": ErrorCode.CANCELED})["error_code"] == ErrorCode.CANCELED
     assert gone_within(int((home / "pid").read_text()), 5)
     assert list((project.root / "tmp").iterdir()) == []
+
+
+def test_a_watch_shows_its_jobs_on_a_page_and_ends_in_order(project: Project) -> None:
+    child = project.start("--watch", "--page")
+    assert child.stderr is not None
+    address = next(line for line in child.stderr if "http://" in line).partition("http://")[2].strip().rstrip("/")
+
+    def get(path: str, host: str = address) -> tuple[int, str]:
+        with closing(HTTPConnection(address, timeout=TIMEOUT_S)) as connection:
+            connection.request("GET", path, headers={"host": host})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    wait_for("all targets are fresh", lambda: get("/?condition=fresh")[1].count('<tr class="fresh">') == 3, TIMEOUT_S)
+    project.change()
+    wait_for("the changes are applied", project.is_fresh, TIMEOUT_S)
+    job = f"/job?table={quote(project.orders)}&name=copy"
+    wait_for("its board says so", lambda: "<dd>version 2 of 2, seq" in get(job)[1], TIMEOUT_S)
+    for path in ("/", "/lineage", "/timeline", "/trouble", job, job.replace("/job", "/spark.svg")):
+        assert get(path)[0] == 200, path
+    assert get("/cluster")[0] == 404
+    assert get("/", host="another.example")[0] == 403
+
+    child.send_signal(signal.SIGTERM)
+    assert {each["state"] for each in project.end(child, 0).values()} == {"updated"}
+    with pytest.raises(ConnectionRefusedError):
+        get("/")

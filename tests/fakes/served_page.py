@@ -10,6 +10,7 @@ from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.clock import SystemClock
+from iscp.page.serving.page_boards import OF_A_CLUSTER, Offer
 from iscp.page.serving.page_server import NoServers, PageServer, PageSettings
 from iscp.ports.system import Clock
 from tests.fakes.access import Access
@@ -19,8 +20,10 @@ from tests.fakes.viewed_cluster import ViewedCluster
 
 
 @contextmanager
-def page_of(cluster: ViewedCluster, clock: Clock | None = None, authentication: bool = False) -> Iterator[PageServer]:
-    settings = PageSettings("127.0.0.1:0", cluster="demo", node_id="iscp-0", authentication=authentication)
+def page_of(
+    cluster: ViewedCluster, clock: Clock | None = None, authentication: bool = False, offer: Offer = OF_A_CLUSTER
+) -> Iterator[PageServer]:
+    settings = PageSettings("127.0.0.1:0", cluster="demo", node_id="iscp-0", authentication=authentication, offer=offer)
     server = PageServer(NoServers(), lambda: "", settings, clock or SystemClock(), connect=lambda *_: cluster)
     with running(server):
         yield server

@@ -139,15 +139,29 @@ class LocalEngine:
         return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
 
     def watch(
-        self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders, listener: RunListener
+        self,
+        jobs: Sequence[RequestedJob],
+        plan: RunPlan,
+        orders: RunOrders,
+        listener: RunListener,
+        page: str | None = None,
     ) -> LocalWatch:
-        """Return a watch of the plan's jobs, which `LocalWatch.run` carries out, once."""
+        """Return a watch of the plan's jobs, which `LocalWatch.run` carries out, once.
+
+        `page` is the HOST:PORT at which it is seen; its port is taken already. Raises ConfigurationError.
+        """
         self._require_usable()
         from iscp.bootstrap.local.watch_parts import compose_watch  # a run that ends needs none of it
         from iscp.runtime.local.local_watch import LocalWatch
 
         parts = compose_watch(self._config, self._spark, self._tables, self._ports, self._registrar, self._kinds)
-        return LocalWatch(parts, jobs, plan, orders, listener)
+        if page is None:
+            return LocalWatch(parts, jobs, plan, orders, listener)
+        from iscp.bootstrap.local.watch_page import open_page
+
+        chosen = {number: jobs[number] for number in plan.chosen}
+        opened = open_page(page, self._config, parts, chosen, self._kinds, self.explain, self._clock)
+        return LocalWatch(parts, jobs, plan, orders, listener, opened)
 
     def forecast(self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders) -> list[JobForecast]:
         """Return what a run of the plan would do. Nothing is written."""

@@ -69,5 +69,11 @@ def compose_watch(
         on_broken=end,
     )
     return WatchParts(
-        registrar, scheduler, executor, maintenance, DirectoryNotices, lambda: not broken.is_set() and spark.alive()
+        registrar,
+        scheduler,
+        executor,
+        maintenance,
+        DirectoryNotices,
+        lambda: not broken.is_set() and spark.alive(),
+        runner.progress,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from iscp.cli.node.home_options import config_option
-from iscp.cli.shell.arguments import TARGET, WholeNumber, account_option, anywhere_output
+from iscp.cli.shell.arguments import TARGET, ListenType, WholeNumber, account_option, anywhere_output
 from iscp.cli.shell.error_words import show_error
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from iscp.runtime.local.job_registrar import RunOrders
     from iscp.runtime.local.local_run import LocalRun, RequestedJob
     from iscp.runtime.local.local_watch import LocalWatch
+
+PAGE_ANYWHERE = "127.0.0.1:0"
+"""The address of the page where only `--page` is given: any free port, which other machines do not reach."""
 
 STOP_S = 20.0
 """Seconds that what is at work when a watch is ended may take to end by itself; then it ends before its next commit."""
@@ -51,6 +54,14 @@ STOP_S = 20.0
 @click.option("--fail-fast", is_flag=True, help="Begin no job after the first that fails.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and why, and do nothing.")
 @click.option("--watch", is_flag=True, help="Stay, and follow the tables until Ctrl-C or SIGTERM.")
+@click.option(
+    "--page",
+    type=ListenType(),
+    is_flag=False,
+    flag_value=PAGE_ANYWHERE,
+    metavar="[HOST:PORT]",
+    help="With --watch, serve a page for browsers; by default on this machine alone, at a free port.",
+)
 @config_option("A TOML file, as of a node, with Spark's settings, S3's and the like.", exists=True)
 @account_option
 @anywhere_output
@@ -91,6 +102,7 @@ def _run(
     fail_fast: bool,
     dry_run: bool,
     watch: bool,
+    page: str | None,
     file: Path | None,
     account: str,
 ) -> int:
@@ -104,6 +116,8 @@ def _run(
 
     if watch and (dry_run or fail_fast):
         raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")
+    if page is not None and not watch:
+        raise click.UsageError("--page goes with --watch alone: a run that ends has nothing to show")
     answer_first_signal(lambda number: sys.exit(128 + number))  # no job was begun: what was opened is closed
     quiet = invocation.output == "json"
     wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
@@ -112,7 +126,7 @@ def _run(
         jobs = engine.jobs(wanted)
         plan = engine.plan(wanted, jobs, JobSelection(select, exclude), fail_fast=fail_fast)
         if watch:
-            return _watch(engine, jobs, plan, orders, quiet=quiet)
+            return _watch(engine, jobs, plan, orders, page, quiet=quiet)
         if not dry_run:
             return _carry_out(engine, jobs, plan, orders, parallel, quiet=quiet)
         forecasts = engine.forecast(jobs, plan, orders)
@@ -137,13 +151,18 @@ def _carry_out(
     return 0 if all(each.ok for each in results) else ExitStatus.FAILED
 
 
-def _watch(engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders: RunOrders, *, quiet: bool) -> int:
+def _watch(
+    engine: LocalEngine, jobs: list[RequestedJob], plan: RunPlan, orders: RunOrders, page: str | None, *, quiet: bool
+) -> int:
     from iscp.cli.run.run_output import RunObjects, WatchLines
 
-    watch = engine.watch(jobs, plan, orders, RunObjects() if quiet else WatchLines(jobs, plan.chosen))
+    watch = engine.watch(jobs, plan, orders, RunObjects() if quiet else WatchLines(jobs, plan.chosen), page)
     _stop_by_signal(engine, watch)
     if not quiet:
         say(f"watching {len(plan.chosen)} jobs; Ctrl-C ends it")
+    if watch.page is not None:
+        say(f"  page    http://{watch.page.address}/", err=quiet)
+        sys.stdout.flush()
     return 0 if watch.run(STOP_S) else ExitStatus.FAILED
 
 

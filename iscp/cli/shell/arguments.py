@@ -98,6 +98,24 @@ class TableType(click.ParamType):  # type: ignore[type-arg]
         return [here, *beginning(incomplete, ask_cluster(ctx, tables_of))]
 
 
+class ListenType(click.ParamType):  # type: ignore[type-arg]
+    """The address of an option that may also stand without one, and then takes what follows it for one."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from iscp.adapters.tls.endpoint import split_address
+
+        try:
+            split_address(value)
+        except ConfigurationError as error:
+            option = param.opts[0] if param is not None else "the option"
+            self.fail(
+                f"{error.message}. Give it as in {option}=127.0.0.1:7432, or {option} behind all else", param, ctx
+            )
+        return str(value)
+
+
 class TargetType(TableType):
     """A place for a table that need not be there yet: never a name of the catalog."""
 

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from iscp.coordination.jobs.table_copies import with_own_table_id
 from iscp.coordination.protocol.effects import StartShard, UpdateShard
-from iscp.coordination.protocol.events import Reports
+from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, WorkerNews
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState
@@ -26,6 +26,7 @@ from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.run.run_words import words_of_a_run
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, TableNotFound, TemporaryError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.progress import RunProgress
 from iscp.ports.catalog import LogNotices
 from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
 from iscp.runtime.local.local_run import RequestedJob, RunListener, failed
@@ -33,6 +34,9 @@ from iscp.runtime.local.unit_runner import result_of
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from iscp.runtime.local.watched_jobs import WatchedJobs  # of a page alone
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,24 @@ class WatchParts:
     maintenance: Maintenance
     notices: Callable[[Callable[[str], None]], LogNotices]
     alive: Callable[[], bool]
+    progress: Callable[[str], RunProgress | None]
+
+
+class PageServes(Protocol):
+    """The server of a page, as `iscp.page` has it."""
+
+    def ready(self) -> None: ...
+
+    def stop(self, grace_s: float = ...) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPage:
+    """A page on which a watch is seen: its server, which has taken the port of `address`, and what it shows."""
+
+    server: PageServes
+    address: str
+    shown: WatchedJobs
 
 
 @dataclass(slots=True)
@@ -75,8 +97,10 @@ class LocalWatch:
         plan: RunPlan,
         orders: RunOrders,
         listener: RunListener,
+        page: WatchPage | None = None,
     ) -> None:
         self._parts = parts
+        self.page = page
         self._jobs = jobs
         self._orders = orders
         self._listener = listener
@@ -89,6 +113,9 @@ class LocalWatch:
         self._notices = parts.notices(self._notify)
         parts.scheduler.reports.subscribe(self._hear, *get_args(WorkerNews))
         parts.scheduler.reports.subscribe(lambda answer: None, VerifyAnswered)
+        if page is not None:
+            parts.scheduler.reports.subscribe(page.shown.hear_reports, Reports)
+            parts.scheduler.reports.subscribe(page.shown.hear_seen, Seen)
 
     def run(self, stop_s: float) -> bool:
         """Keep the jobs fresh until `stop`; then let what runs end, for `stop_s` seconds at the most.
@@ -99,12 +126,16 @@ class LocalWatch:
         parts.scheduler.start(parts.executor)
         parts.maintenance.start()
         try:
+            if self.page is not None:
+                self.page.server.ready()
             while not self._stopped and parts.alive():
                 self._register_waiting()
                 with suppress(queue.Empty):
                     self._end.get(timeout=LOOK_S)
             return self._stopped
         finally:
+            if self.page is not None:
+                self.page.server.stop(0.0)
             self._notices.close()
             parts.maintenance.close(SCHEDULER_WAIT_S)
             parts.executor.close(drain=True, wait_s=stop_s)
@@ -128,10 +159,10 @@ class LocalWatch:
         try:
             row = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild).row
         except (TableNotFound, TemporaryError) as error:
-            self._say_once(number, failed(job, error))
+            self._refuse(number, failed(job, error), again=True)
             return False
         except Exception as error:  # noqa: BLE001  (one job's fault is its own)
-            self._say_once(number, failed(job, error))
+            self._refuse(number, failed(job, error), again=False)
             return True
         self._take(number, row)
         return True
@@ -147,10 +178,17 @@ class LocalWatch:
                 watched.shards.setdefault(uri, set()).add(shard)
             jobs = tuple(each for each in watched.rows.values() if each.key.shard == shard)
         self._listener.begin(number)
+        if self.page is not None:
+            self.page.shown.take(number, row)
         epoch = TableEpoch(1, len(jobs))
         order = StartShard(shard, epoch, jobs) if new else UpdateShard(shard, epoch, jobs)
         self._parts.scheduler.post(order)
         self._parts.maintenance.give(order)
+
+    def _refuse(self, number: int, fault: RunResult, *, again: bool) -> None:
+        if self.page is not None:
+            self.page.shown.refuse(number, fault, again=again)
+        self._say_once(number, fault)
 
     def _notify(self, uri: str) -> None:
         with self._lock:

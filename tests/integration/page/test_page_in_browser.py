@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from iscp.core.job.job_row import JobState, JobStatus
-from iscp.page.serving.page_boards import BOARDS
+from iscp.page.serving.page_boards import BOARDS, OF_A_RUN
 from iscp.page.serving.page_server import PageServer
 from tests.fakes.busy_cluster import busy_cluster
 from tests.fakes.clock import FakeClock
@@ -62,6 +62,16 @@ def test_nothing_is_wider_than_a_phone(chromium: Browser, page: PageServer, name
     tab = opened(chromium, page, PATHS[name], viewport=PHONE)
     assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     tab.context.close()
+
+
+@pytest.mark.parametrize("name", ["freshness", "lineage", "timeline", "trouble", "job", "failed"])
+def test_the_page_of_a_run_is_accessible_and_as_narrow(chromium: Browser, name: str) -> None:
+    with page_of(busy_cluster(), FakeClock(NOW_S), offer=OF_A_RUN) as page:
+        tab = opened(chromium, page, PATHS[name], viewport=PHONE)
+        results = Axe().run(tab)
+        assert results.violations_count == 0, results.generate_report()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        tab.context.close()
 
 
 def test_names_of_one_long_word_are_no_wider_than_a_phone(chromium: Browser) -> None:

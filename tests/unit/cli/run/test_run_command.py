@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,38 @@ def test_a_watch_goes_with_no_option_of_runs_that_end(tmp_path: Path, option: st
     result = run(jobs_file(tmp_path, ("t", "a", "a")), "--watch", option)
     assert result.exit_code == 2
     assert "--watch goes with neither" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--page"], "--page goes with --watch alone"),
+        (["--watch", "--page=7432"], "'7432' is not HOST:PORT"),
+        (["--watch", "--page", "more.yaml"], "or --page behind all else"),
+    ],
+)
+def test_a_page_is_of_a_watch_alone_and_has_an_address(tmp_path: Path, options: list[str], fault: str) -> None:
+    result = run(jobs_file(tmp_path, ("t", "a", "a")), *options)
+    assert result.exit_code == 2
+    assert fault in result.output
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "lake.example:0"])
+def test_a_page_is_for_this_machine_alone(tmp_path: Path, address: str) -> None:
+    """Nothing that has to be stopped has begun by then."""
+    result = run(jobs_file(tmp_path, ("t", "a", "a")), "--watch", f"--page={address}")
+    assert result.exit_code == 1
+    assert f"{address} can be reached from other machines" in result.output
+    assert "field: --page" in result.output
+
+
+def test_the_port_of_a_page_may_be_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = run(jobs_file(tmp_path, ("t", "a", "a")), "--watch", f"--page=127.0.0.1:{port}")
+    assert result.exit_code == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in result.output
+    assert "field: --page" in result.output
 
 
 @pytest.mark.parametrize("count", ["0", "65", "x"])
