@@ -114,6 +114,26 @@ INSERT = {
     "InsertOverwriteTable": "INSERT OVERWRITE TABLE t SELECT * FROM u",
 }
 
+SINCE_4_2 = {
+    "statement": {
+        "CloseCursorStatement": "CLOSE c",
+        "CreateMetricView": "CREATE VIEW v WITH METRICS LANGUAGE YAML AS $$ source: t $$",
+        "DeclareCursorStatement": "DECLARE c CURSOR FOR SELECT * FROM t",
+        "FetchCursorStatement": "FETCH c INTO x",
+        "OpenCursorStatement": "OPEN c",
+        "ShowCollations": "SHOW COLLATIONS LIKE 'U*'",
+    },
+    "setResetStatement": {"SetPath": "SET PATH = SYSTEM_PATH"},
+    "insertInto": {
+        "InsertIntoReplaceBooleanCond": "INSERT INTO t REPLACE WHERE a = 1 SELECT * FROM u",
+        "InsertIntoReplaceUsing": "INSERT INTO t REPLACE USING (a) SELECT * FROM u",
+    },
+}
+"""The alternatives that the grammar of Spark 4.2 has and that of 4.1 has not, by their rules."""
+
+UNTIL_4_1 = ("InsertIntoReplaceWhere",)
+"""The alternatives that the grammar of Spark 4.1 has and that of 4.2 has not."""
+
 SCRIPTS = (
     "BEGIN SELECT a FROM t; END",
     "BEGIN INSERT INTO t SELECT * FROM u; END",

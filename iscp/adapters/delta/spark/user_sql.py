@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 from iscp.core.sql.parsed_sql import SqlPart, named_tables, refuse_beyond_row
 from iscp.core.values.errors import InvalidRequest
 
@@ -32,7 +34,7 @@ def restrict_query(session: SparkSession, sql: str, tables: Collection[str]) -> 
     for a query that names anything but these tables and Spark's own functions. A query that Spark cannot read raises
     what Spark's parser raises. Nothing is resolved or read.
     """
-    parsed = _parser(session).parsePlan(sql)
+    parsed = _parsed(session, sql)
     if several := [name.lower() for name in tables if "." in name]:
         jvm: Any = session._jvm
         parsed = jvm.io.iscp.plans.NamedTables.asViews(parsed, jvm.java.util.HashSet(several))
@@ -60,6 +62,16 @@ def run_nothing(session: SparkSession, plan: Parsed) -> Any:
 def _parser(session: SparkSession) -> Any:
     java_session: Any = session._jsparkSession
     return java_session.sessionState().sqlParser()
+
+
+def _parsed(session: SparkSession, sql: str) -> Parsed:
+    try:
+        return _parser(session).parsePlan(sql)
+    except Py4JJavaError as error:  # of statements of which Spark 4.2 knows no more than their syntax, as CLOSE
+        if str(error.java_exception.getClass().getSimpleName()) != "SqlScriptingException":
+            raise
+        remedy = "Write a query, as SELECT … or WITH …"
+        raise InvalidRequest("is no SELECT, but a statement of a script", field="sql", remedy=remedy) from error
 
 
 def _parts(session: SparkSession, parsed: Parsed) -> list[SqlPart]:
