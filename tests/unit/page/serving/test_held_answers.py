@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -54,7 +55,7 @@ def made(**given: object) -> tuple[ViewedCluster, FakeClock, HeldAnswers]:
     return cluster, clock, HeldAnswers(cluster, clock)
 
 
-def jobs_of(answers: HeldAnswers, viewer: Viewer) -> HeldAnswer[list[JobView]]:
+def jobs_of(answers: HeldAnswers, viewer: Viewer) -> HeldAnswer[Sequence[JobView]]:
     return answers.newest(viewer, "jobs", lambda client: client.jobs(limit=10))
 
 

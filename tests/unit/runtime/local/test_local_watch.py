@@ -94,7 +94,15 @@ class Watching:
             lambda: None,
             self.broken.append,
         )
-        parts = WatchParts(self.local.registrar, scheduler, executor, maintenance, self._notices, lambda: self.alive)
+        parts = WatchParts(
+            self.local.registrar,
+            scheduler,
+            executor,
+            maintenance,
+            self._notices,
+            lambda: self.alive,
+            lambda job_id: None,
+        )
         self.heard = Heard([each.planned.name for each in jobs])
         plan = RunPlan([each.planned for each in jobs], range(len(jobs)))
         self.watch = LocalWatch(parts, jobs, plan, RunOrders(), self.heard)
