@@ -198,7 +198,7 @@ class LocalEngine:
 
     def _require_usable(self) -> None:
         if self._closed:
-            raise InvalidRequest("was closed", field="lake", remedy="Use it before, or make another by iscp.local()")
+            raise InvalidRequest("is closed", field="lake", remedy="Use it before, or make another by iscp.local()")
         refuse_fork("lake")
 
     def _requested(self, wanted: Wanted) -> RequestedJob:

@@ -39,7 +39,7 @@ def open_page(
     """
     if not is_loopback(listen) and not config.security.insecure:
         raise ConfigurationError(
-            f"{listen} can be reached from other machines, and callers are not authenticated",
+            f"is reached from other machines at {listen}, and callers are not authenticated",
             field=OPTION,
             remedy="Listen on 127.0.0.1, and reach it by `ssh -L`; or set security.insecure in --config",
         )

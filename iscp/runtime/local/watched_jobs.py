@@ -135,7 +135,7 @@ class WatchedJobs:
             tables = {job.planned.reads[0], job.request.job.table, key.table_id if key is not None else ""}
             if table in tables and account in ("", job.planned.account):
                 return number
-        raise JobNotFound(f"{name!r} is none of the jobs of this run", field="job", remedy="See the list of jobs")
+        raise JobNotFound(f"is none of the jobs of this run: {name!r}", field="job", remedy="See the list of jobs")
 
     def _known(self, number: int) -> _JobKnown:
         key, (fault, again) = self._keys.get(number), self._faults.get(number, (None, True))

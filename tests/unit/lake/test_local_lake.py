@@ -62,7 +62,7 @@ def test_a_closed_lake_refuses_whatever_is_wanted_of_it(tmp_path: Path) -> None:
         lambda: lake.forecast(tmp_path / "jobs.yaml"),
     ]
     for each in wanted:
-        with pytest.raises(InvalidRequest, match=r"lake was closed\. Use it before"):
+        with pytest.raises(InvalidRequest, match=r"lake is closed\. Use it before"):
             each()
     lake.close()  # again does no harm
 

@@ -54,7 +54,7 @@ def test_a_page_is_for_this_machine_alone(tmp_path: Path, address: str) -> None:
     """Nothing that has to be stopped has begun by then."""
     result = run(jobs_file(tmp_path, ("t", "a", "a")), "--watch", f"--page={address}")
     assert result.exit_code == 1
-    assert f"{address} can be reached from other machines" in result.output
+    assert f"is reached from other machines at {address}" in result.output
     assert "field: --page" in result.output
 
 
