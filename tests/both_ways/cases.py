@@ -183,15 +183,14 @@ WIDENED = (
 )
 EVERY_KIND = (step("rows come", insert(100)), UPDATE, DELETE, NOTHING, UPSERT, SEVERAL, BACK)
 SHARED_KEYS = (
-    step("a row with a key that is there", insert(3, 1)),
-    step("and others", insert(3, 2), insert(150, 2)),
-    step("one of a key is left", lambda lake: lake.orders.delete("id = 4 AND total = 4")),
-    step("and one of three", lambda lake: lake.orders.delete("id = 3 AND total = 93")),
-    UPDATE,
+    step("rows with keys that are there", insert(3, 1), insert(3, 2), insert(150, 2)),
+    step("only some are left", lambda lake: lake.orders.delete("id = 4 AND total = 4"), insert(5, 1)),
+    step("one of three is left", lambda lake: lake.orders.delete("id = 3 AND total = 93")),
 )
+
 CASES = (
     Case("changes of every kind", KINDS, EVERY_KIND),
-    Case("changes of every kind, and views", VIEWS, EVERY_KIND),
+    Case("changes of every kind, and views", (TOTALS, PLACED), EVERY_KIND),
     Case("rows that share a key come and go", (COPY, AGAIN), SHARED_KEYS),
     Case("a view reads a replica whose rows share keys", (COPY, MOST), SHARED_KEYS, each_time=False),
     Case(
@@ -226,6 +225,6 @@ CASES = (
         ),
         each_time=False,
     ),
-    Case("a table gets a column", (WHOLE, BIG, FEED, ARCHIVE), WIDENED),
+    Case("a table gets a column", (WHOLE, BIG, FEED, ARCHIVE), WIDENED, each_time=False),
     Case("a table of views gets a column", VIEWS, WIDENED, each_time=False),
 )

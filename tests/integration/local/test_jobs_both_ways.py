@@ -25,10 +25,7 @@ WAYS = {"node": (Keeper.NODE,), "run": (Keeper.RUN,), "in turns": BY_TURNS}
 
 FIRST_ROWS = 60
 DIRECT = {"", "tail", "groups", "joins"}
-"""The ways of work that need no Spark for small changes, once a view's groups are stored, after its second refresh.
-
-A view that is taken over is checked by Spark as one that is registered.
-"""
+"""The ways of work that need no Spark for small changes; but a view that is taken over is checked by Spark."""
 
 ALL_ROWS = ("full", "snapshot", "difference")
 """The ways of work that read all rows."""
@@ -50,16 +47,16 @@ class Played:
         self.figures: Figures = []
 
     def play(self) -> None:
-        for number, step in enumerate((None, *self.case.steps)):
+        for step in (None, *self.case.steps):
             for change in step.changes if step is not None else ():
                 change(self.lake)
             try:
-                self._bring_up(number, step)
+                self._bring_up(step)
             except BaseException as failure:
                 failure.add_note(f"after {step.name if step else 'the first build'}, by {self.keeper}")
                 raise
 
-    def _bring_up(self, number: int, step: Step | None) -> None:
+    def _bring_up(self, step: Step | None) -> None:
         """Have the keeper whose turn it is bring all up to date, and check what has come of it."""
         keeper = next(self.turns)
         taken = self.keeper not in (None, keeper)
@@ -68,7 +65,7 @@ class Played:
         for place, (job, each) in enumerate(zip(self.case.jobs, brought, strict=True)):
             self._check(place, job, each, step, taken=taken)
         direct = {each.strategy for each in brought} <= DIRECT and not taken
-        if keeper is Keeper.RUN and number > 1 and step is not None and not step.by_spark and direct:
+        if keeper is Keeper.RUN and step is not None and not step.by_spark and direct:
             assert not self.runs.started, "a run has started Spark for a small change"
         again = self._by_keeper(taken=False)
         assert [(each.error, each.strategy) for each in again] == [("", "")] * len(again), "there is nothing more to do"
