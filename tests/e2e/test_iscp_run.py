@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from iscp.core.values.errors import ErrorCode
 from tests.e2e.harness import MARK, assert_equal, delete, leftovers, read, upsert, wait_for
+from tests.e2e.killed_runs import NO_JAVA
 from tests.processes import gone_within
 
 TIMEOUT_S = 100.0
@@ -51,12 +53,12 @@ class Project:
         self._children: list[subprocess.Popen[str]] = []
 
     def start(
-        self, *options: str, failpoints: str = "", java_home: str = "/no-java", path: str = "/no-programs"
+        self, *options: str, failpoints: str = "", within: Sequence[str] = (), java: Mapping[str, str] = NO_JAVA
     ) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "iscp.cli.iscp", "run", "jobs.yaml", "-o", "json", *options]
+        command = [*within, sys.executable, "-m", "iscp.cli.iscp", "run", "jobs.yaml", "-o", "json", *options]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ISCP_")}
         environ |= {"PYTHONPATH": str(Path(__file__).parents[2]), MARK: self.mark, "ISCP_FAILPOINTS": failpoints}
-        environ |= {"JAVA_HOME": java_home, "PATH": path, "TMPDIR": f"{self.root}/tmp"}
+        environ |= {**java, "TMPDIR": f"{self.root}/tmp"}
         child = subprocess.Popen(
             command, cwd=self.root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -68,6 +70,16 @@ class Project:
         out, err = child.communicate(timeout=TIMEOUT_S)
         assert child.returncode == status, out[-2000:] + err[-4000:]
         return {each["name"]: each for each in map(json.loads, out.splitlines())}
+
+    def wait_fresh(self) -> None:
+        def fresh() -> bool:
+            try:
+                self.assert_fresh()
+            except (AssertionError, TableNotFoundError):
+                return False
+            return True
+
+        wait_for("all targets are as fresh as their tables", fresh, TIMEOUT_S)
 
     def run(self, *options: str, failpoints: str = "", status: int = 0) -> dict[str, dict[str, Any]]:
         return self.end(self.start(*options, failpoints=failpoints), status)
@@ -81,12 +93,6 @@ class Project:
         assert_equal(f"{self.root}/copy", orders)
         assert_equal(f"{self.root}/big", orders.filter(pc.greater(orders["total"], 5)))
         assert_equal(f"{self.root}/again", orders)
-
-    def is_fresh(self) -> bool:
-        with suppress(AssertionError):
-            self.assert_fresh()
-            return True
-        return False
 
     def versions(self) -> list[int]:
         return [DeltaTable(f"{self.root}/{name}").version() for name in ("copy", "big", "again")]
@@ -122,9 +128,9 @@ def test_the_first_run_builds_all_and_the_next_one_does_nothing(project: Project
     project.assert_fresh()
 
 
-@pytest.mark.parametrize("failpoint", ["commit.before", "commit.after"])
-def test_a_run_that_was_killed_is_gone_on_with(project: Project, failpoint: str) -> None:
-    project.run(failpoints=f"{failpoint}=kill", status=-signal.SIGKILL)
+def test_a_run_of_a_chain_that_was_killed_is_gone_on_with(project: Project) -> None:
+    """At each failpoint of each kind: test_run_kills.py."""
+    project.run(failpoints="commit.after=kill", status=-signal.SIGKILL)
     project.change()
     project.run()
     project.assert_fresh()
@@ -158,7 +164,7 @@ def test_a_signal_while_spark_starts_ends_the_run_and_the_start(project: Project
     java.chmod(0o755)
     (project.root / "views.sql").write_text(VIEW)
     tables = ("views.sql", "--table", f"orders={project.orders}", "--target-root", str(project.root))
-    child = project.start(*tables, *(["--watch"] if watch else []), java_home=str(home), path=os.environ["PATH"])
+    child = project.start(*tables, *(["--watch"] if watch else []), java={"JAVA_HOME": str(home)})
     wait_for("Java has started", lambda: (home / "pid").is_file() and (home / "pid").read_text() != "", TIMEOUT_S)
     child.send_signal(signal.SIGTERM)
     said = project.end(child, 0 if watch else 128 + signal.SIGTERM)
@@ -180,7 +186,7 @@ def test_a_watch_shows_its_jobs_on_a_page_and_ends_in_order(project: Project) ->
 
     wait_for("all targets are fresh", lambda: get("/?condition=fresh")[1].count('<tr class="fresh">') == 3, TIMEOUT_S)
     project.change()
-    wait_for("the changes are applied", project.is_fresh, TIMEOUT_S)
+    project.wait_fresh()
     job = f"/job?table={quote(project.orders)}&name=copy"
     wait_for("its board says so", lambda: "<dd>version 2 of 2, seq" in get(job)[1], TIMEOUT_S)
     for path in ("/", "/lineage", "/timeline", "/trouble", job, job.replace("/job", "/spark.svg")):
@@ -192,3 +198,60 @@ def test_a_watch_shows_its_jobs_on_a_page_and_ends_in_order(project: Project) ->
     assert {each["state"] for each in project.end(child, 0).values()} == {"updated"}
     with pytest.raises(ConnectionRefusedError):
         get("/")
+
+
+def test_a_watch_follows_its_tables_until_sigterm_ends_it_in_order(project: Project) -> None:
+    child = project.start("--watch")
+    project.wait_fresh()
+    project.change()
+    project.wait_fresh()
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=TIMEOUT_S)
+    assert (child.returncode, err) == (0, "")
+    assert {each["state"] for each in map(json.loads, out.splitlines())} <= {"updated", "failed"}
+    assert {each["state"] for each in project.run().values()} == {"current"}
+
+
+def test_a_watch_that_may_not_follow_directories_says_so_and_probes(project: Project) -> None:
+    """In a user namespace that has no inotify left."""
+    namespace = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_watches && exec "$@"', "-"]
+    if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespaces are allowed here")
+    child = project.start("--watch", within=namespace)
+    project.wait_fresh()
+    project.change()
+    project.wait_fresh()
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=TIMEOUT_S)
+    assert child.returncode == 0
+    assert "notices.ended" in err
+    assert "fs.inotify.max_user_watches" in err
+
+
+def test_without_java_what_needs_spark_fails_by_name_and_the_rest_goes_on(project: Project) -> None:
+    with (project.root / "jobs.yaml").open("a") as file:
+        file.write(
+            f"- {{table: {project.orders}, name: feed, consumer: changefeed, target: {project.root}/f, key: [id]}}"
+        )
+    found = project.run(status=1)
+    assert {name: each["state"] for name, each in found.items() if name != "feed"} == dict.fromkeys(
+        ("copy", "big", "again"), "updated"
+    )
+    assert found["feed"]["state"] == "failed"
+    assert "no Java for Spark" in found["feed"]["error"]
+    assert "Install Java 17 or 21 and set JAVA_HOME" in found["feed"]["error"]
+    project.assert_fresh()
+
+
+def test_changes_that_vacuum_has_removed_are_found_by_comparing_as_is_said(project: Project) -> None:
+    project.run()
+    project.change()
+    upsert(project.orders, rows(6, 3, 500), ["id"])
+    DeltaTable(project.orders).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    found = project.run()
+    for name in ("copy", "big"):
+        assert (found[name]["state"], found[name]["strategy"]) == ("updated", "difference")
+        assert "all rows were compared" in found[name]["warning"]
+        assert "is gone" in found[name]["warning"]
+    project.assert_fresh()
+    assert {each["state"] for each in project.run().values()} == {"current"}

@@ -1,14 +1,16 @@
 """Failpoints set from outside, by the variable `ISCP_FAILPOINTS`: what a test makes a real process die of.
 
-`name=kill|exit|raise|sleep:SECONDS`, several separated by commas, each with `:NTH` behind it to act when the name is
-reached for the NTH time only (from 1; without it: every time). `kill` is SIGKILL to this process, so nothing is
-cleaned up; `exit` leaves at once with status 1; `raise` is an EngineError.
+`name=kill|exit|raise|note|sleep:SECONDS`, several separated by commas, each with `:NTH` behind it to act when the name
+is reached for the NTH time only (from 1; without it: every time). `kill` is SIGKILL to this process, so nothing is
+cleaned up; `exit` leaves at once with status 1; `raise` is an EngineError; `note` writes a line to stderr, `failpoint
+NAME`. The name `*` stands for every one.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,8 +20,14 @@ from dataclasses import dataclass
 from iscp.core.values.errors import ConfigurationError, EngineError
 
 VARIABLE = "ISCP_FAILPOINTS"
-_ACTIONS = ("kill", "exit", "raise", "sleep")
-_REMEDY = "Write name=kill[:NTH], =exit[:NTH], =raise[:NTH] or =sleep:SECONDS[:NTH], separated by commas"
+_ACTIONS = ("kill", "exit", "raise", "note", "sleep")
+_REMEDY = "Write name=kill[:NTH], =exit[:NTH], =raise[:NTH], =note[:NTH] or =sleep:SECONDS[:NTH], separated by commas"
+
+EVERY = "*"
+"""The name that stands for each one."""
+
+NOTE = "failpoint "
+"""The beginning of a line about a failpoint that was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +73,19 @@ class EnvironmentFailpoints:
             self._reached[name] += 1
             count = self._reached[name]
         # Without the lock: a failpoint that sleeps must not hold up the others.
-        for point in self._points.get(name, ()):
+        for point in (*self._points.get(name, ()), *self._points.get(EVERY, ())):
             if point.nth in (0, count):
-                _act(point)
+                _act(point, name)
 
 
-def _act(point: Failpoint) -> None:
+def _act(point: Failpoint, name: str) -> None:
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif point.action == "exit":
         os._exit(1)
     elif point.action == "raise":
-        raise EngineError(f"failpoint {point.name}")
+        raise EngineError(f"failpoint {name}")
+    elif point.action == "note":
+        sys.stderr.write(f"{NOTE}{name}\n")
     else:
         time.sleep(point.seconds)

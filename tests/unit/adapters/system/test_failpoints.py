@@ -54,6 +54,20 @@ def test_raise_and_sleep() -> None:
     assert time.monotonic() - began_s >= 0.05
 
 
+def test_every_failpoint_that_is_reached_is_noted_in_its_order() -> None:
+    ended = run("*=note,commit.before=exit:2")
+    assert (ended.returncode, ended.stdout.split()) == (1, ["1", "2"])
+    assert ended.stderr.splitlines() == ["failpoint commit.before"], "what ends the process comes before the note"
+
+
+def test_the_name_of_all_counts_each_name_by_itself() -> None:
+    points = EnvironmentFailpoints({"ISCP_FAILPOINTS": "*=raise:2"})
+    points.reach("a")
+    points.reach("b")
+    with pytest.raises(EngineError, match="failpoint b"):
+        points.reach("b")
+
+
 @pytest.mark.parametrize("setting", ["a", "a=", "a=stop", "a=kill:x", "=kill", "a=sleep", "a=sleep:x", "a=kill:1:2"])
 def test_a_wrong_setting_is_refused(setting: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
