@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,38 @@ def test_changed_vectors_start_no_jvm(tmp_path: Path, without: Pipeline, spark_r
     follower = without.new_runner(without.failpoints, kinds=indexing.kinds)
     assert only(indexing.run(job, runner=follower)).data_type is DataType.TAIL
     indexing.assert_equal(job)
+
+
+@pytest.mark.spark
+def test_rows_that_spark_marks_as_deleted_or_restores_start_no_jvm(
+    tmp_path: Path, without: Pipeline, spark_runtime: SparkRuntime
+) -> None:
+    """A random history by deletion vectors, in commits without change data, also of files that have some already."""
+    pipeline, draw = Pipeline(tmp_path / "built", spark_runtime, DIRECT_BYTES_MAX), random.Random(3)
+    pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    job = pipeline.job("all", key=("id",))
+    only(pipeline.run(job))
+    follower, first = without.new_runner(without.failpoints), DeltaTable(pipeline.source).version()
+    pipeline.sql("DELETE FROM SOURCE WHERE id IN (1, 2, 7)")
+    for _ in range(8):
+        assert only(pipeline.run(job, runner=follower)).data_type is DataType.TAIL
+        pipeline.assert_equal_by_spark("all")
+        newest = DeltaTable(pipeline.source).version()
+        some = ", ".join(map(str, draw.sample(range(ROWS), 4)))
+        pipeline.sql(
+            draw.choice(
+                [
+                    f"DELETE FROM SOURCE WHERE id IN ({some})",
+                    f"DELETE FROM SOURCE WHERE id IN ({some})",
+                    f"RESTORE TABLE SOURCE TO VERSION AS OF {draw.randint(first, newest)}",
+                    f"UPDATE SOURCE SET v = 'marked {newest}' WHERE id IN ({some})",
+                ]
+            )
+        )
+    only(pipeline.run(job))
+    pipeline.assert_equal_by_spark("all")
+    log = [each.read_text() for each in Path(pipeline.source, "_delta_log").glob("*.json")]
+    assert sum('"deletionVector"' in each and '"cdc"' not in each for each in log) > 3
 
 
 @pytest.mark.spark

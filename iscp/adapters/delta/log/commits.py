@@ -38,6 +38,9 @@ COMMIT_ID = "iscp.commit_id"
 NO_COUNT = -1
 """The number of rows where a writer does not count them."""
 
+Descriptor = Mapping[str, Any]
+"""An action's description of its file's deletion vector."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileMoves:
@@ -91,15 +94,18 @@ class Commit:
 class ChangeFile:
     """A file that holds changes. `change` is that of all its rows (`insert`, `delete`); empty: each row says its own.
 
-    `path` is as the log has it; `partition_values`: none where one is neither a text nor null; `masked`: a deletion
-    vector takes rows out of it; `size` in bytes (None: not known).
+    `path` is as the log has it; `partition_values`: none where one is neither a text nor null; `size` in bytes (None:
+    not known). Only those of its rows count that the deletion vector `within` marks (None: all), and that `without`
+    does not. `doubtful`: the commit says of the file both that rows have changed and that none have.
     """
 
     path: str
     change: str
     partition_values: Mapping[str, str | None]
-    masked: bool
     size: int | None
+    within: Descriptor | None = None
+    without: Descriptor | None = None
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +225,37 @@ def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
     """Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File")."""
     if cdc := by_kind.get("cdc"):
         return [_change_file(body, "") for body in cdc]
-    return [
-        _change_file(body, change)
-        for kind, change in (("remove", "delete"), ("add", "insert"))
-        for body in by_kind.get(kind, [])
-        if body.get("dataChange", True)
-    ]
+    removed, added = ({key_of_file(body["path"]): body for body in by_kind.get(kind, [])} for kind in ("remove", "add"))
+    changes = [(removed, added, "delete"), (added, removed, "insert")]
+    found = (_changed_rows(body, there.get(key), change) for own, there, change in changes for key, body in own.items())
+    return [each for each in found if each is not None]
 
 
-def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
-    masked = body.get("deletionVector") is not None
+def _changed_rows(body: dict[str, Any], other: dict[str, Any] | None, change: str) -> ChangeFile | None:
+    """Return the rows of a file that one action changes, or None if there are none.
+
+    `other` is the action of the same commit that puts the file back, or takes it away; it has another deletion vector.
+    """
+    changes_data, vector = body.get("dataChange", True), body.get("deletionVector")
+    if other is None:
+        return _change_file(body, change, without=vector) if changes_data else None
+    if changes_data != other.get("dataChange", True):
+        return _change_file(body, change, doubtful=True)
+    marked = other.get("deletionVector")
+    return _change_file(body, change, within=marked, without=vector) if changes_data and marked is not None else None
+
+
+def _change_file(
+    body: dict[str, Any],
+    change: str,
+    *,
+    within: Descriptor | None = None,
+    without: Descriptor | None = None,
+    doubtful: bool = False,
+) -> ChangeFile:
     given = body.get("partitionValues") or {}
     plain = all(value is None or isinstance(value, str) for value in given.values())
-    return ChangeFile(body["path"], change, given if plain else {}, masked, body.get("size"))
+    return ChangeFile(body["path"], change, given if plain else {}, body.get("size"), within, without, doubtful)
 
 
 def _actions(uri: str, version: int) -> tuple[list[Action], float] | None:

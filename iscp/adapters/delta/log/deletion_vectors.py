@@ -10,7 +10,7 @@ import struct
 import uuid
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +18,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from iscp.adapters.delta.log.actions import is_count
+from iscp.adapters.delta.log.commits import Descriptor
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import (
@@ -45,9 +46,6 @@ _FIRST_KEY_AT = 12
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _PYTHONS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _TO_PYTHON, _FROM_PYTHON = str.maketrans(_Z85, _PYTHONS), str.maketrans(_PYTHONS, _Z85)
-
-Descriptor = Mapping[str, Any]
-"""An action's description of its file's deletion vector."""
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 """Numbers of rows in a file, ascending."""

@@ -24,6 +24,7 @@ from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
+from iscp.adapters.delta.source.marked_rows import UnreadVectorError, find_changed_places
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.system.late_imports import T
@@ -211,7 +212,7 @@ def _files_at(table: DeltaTable) -> list[ChangeFile]:
         raise NotDirectError
     return [
         # Of the types that are read here Python spells values as the log does.
-        ChangeFile(path, "insert", {name: str(value) for name, value in values.items()}, False, add["size_bytes"])
+        ChangeFile(path, "insert", {name: str(value) for name, value in values.items()}, add["size_bytes"])
         for add, (path, values) in zip(adds, places, strict=True)
     ]
 
@@ -251,14 +252,20 @@ def _unfit_left_to_spark() -> Iterator[None]:
 def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allowance: Allowance) -> pa.Table:
     """Return the schema's columns, and `_change_type` where the file has one."""
     if (
-        file.masked
+        file.doubtful
         or file.size is None
         or lies_elsewhere(file.path)
         or not file.partition_values.keys() >= {*shape.partitions}
     ):
         raise NotDirectError
     parquet = ParquetRows(uri, file.path, file.size)
+    try:
+        places = find_changed_places(uri, file, len(parquet), allowance)
+    except UnreadVectorError as error:
+        raise NotDirectError from error
     raw, count = parquet.read((*schema.names, CHANGE_TYPE), allowance), len(parquet)
+    if places is not None:
+        raw, count = raw.take(pa.array(places)) if raw.num_columns else raw, len(places)
     repeated = sum(len(value or "") for value in file.partition_values.values())
     allowance.take(count * (_STAMPS_BYTES + _NULL_BYTES * len(schema) + repeated))
     if not parquet.calendar_is_known(raw):

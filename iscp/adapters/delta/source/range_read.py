@@ -150,8 +150,9 @@ def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) ->
 
 
 def _file(add: Mapping[str, Any]) -> ChangeFile:
-    masked = add.get("deletionVector") is not None
-    return ChangeFile(add["path"], "insert", add.get("partitionValues") or {}, masked, add["size"])
+    return ChangeFile(
+        add["path"], "insert", add.get("partitionValues") or {}, add["size"], without=add.get("deletionVector")
+    )
 
 
 def _size_of(row: Mapping[str, Any]) -> TableSize:
