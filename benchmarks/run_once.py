@@ -56,7 +56,7 @@ AIMS = {"idle_s": 1.0, "idle_mib": 150.0, "small_s": 3.0, "ratio_script": 0.15, 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How long a process took, its peak of resident memory when it was last read, and whether it had a JVM."""
+    """How long a process took, its peak of resident memory in its last sample, and whether it had a JVM."""
 
     seconds: float
     mib: float
