@@ -10,18 +10,25 @@ from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.shell.signal_answers import restore_answers
 from iscp.core.settings.config import LogFormat, LogLevel
 
+_WARNS = "iscp.adapters.delta.spark.java"
+"""The logger that is heard of warnings too: they say which Java of the user is passed over, and no result does."""
+
 
 @contextmanager
 def process_of_a_run() -> Iterator[None]:
-    """Within, only errors are logged, as what is less is in the jobs' results; answers to signals are restored too."""
-    root = logging.getLogger()
+    """Within, errors alone are logged, as what is less is in the jobs' results, but for a Java that is passed over;
+    answers to signals are restored too.
+    """
+    root, warns = logging.getLogger(), logging.getLogger(_WARNS)
     handlers, level = list(root.handlers), root.level
     root.handlers.clear()  # so that they are not closed
     try:
         configure_logging(LogFormat.TEXT, LogLevel.ERROR, {})
+        warns.setLevel(logging.WARNING)
         with restore_answers():
             yield
     finally:
         logging.captureWarnings(False)
         root.handlers[:] = handlers
         root.setLevel(level)
+        warns.setLevel(logging.NOTSET)
