@@ -25,6 +25,10 @@ NEVER_PASSED = {
         ("feed.commit", "feed.committed", "feed.sync_files", "feed.write", "*.sync"),
         "of feeds, whose first rows Spark writes: tests/integration/changefeed kills there",
     ),
+    **dict.fromkeys(
+        ("deletion.began", "deletion.beside_gone", "deletion.log_gone", "deletion.over", "deletion.rows_gone"),
+        "of targets that end with their jobs, which only a cluster has: test_target_deletion.py dies there",
+    ),
     "*.rewrite": "a commit is written again only after its sync has failed",
     "feed.turn": "of writers that take turns by a lock in etcd; jobs are the only writers of their feeds",
     "keep.before": "commits are retained beside the job log, which no run has",
@@ -41,7 +45,7 @@ NEVER_PASSED = {
 """The failpoints that no run without Spark passes, and why."""
 
 UPKEEP = "maintain."
-"""The beginning of those of the upkeep of indexes, which only a watch does; test_maintenance_kills.py kills there."""
+"""The beginning of those of the upkeep of indexes, due once these are larger; test_maintenance_kills.py kills there."""
 
 DIRECT = [kind.name for kind in KINDS]
 
