@@ -72,7 +72,8 @@ class Views:
         for table, name in ((self.view, "top"), (self.orders, "per_name")):
             self.cluster.client.unregister(table, name, delete_target=True)
             wait_for("it is gone", partial(self.is_gone, name))
-        assert list(Path(self.cluster.derived).iterdir()) == []
+        # Of a deletion that died at its very end, empty directories may be left.
+        assert [path for path in Path(self.cluster.derived).rglob("*") if not path.is_dir()] == []
         assert (len(read(self.orders)), len(read(self.customers))) > (0, 0)
 
     def is_gone(self, name: str) -> bool:
