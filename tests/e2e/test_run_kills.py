@@ -6,7 +6,8 @@ Which failpoints there are is found out by a run that passes them unhurt.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -21,10 +22,6 @@ from tests.e2e.killed_runs import KINDS, World, nth_of_each, programs
 from tests.selection import in_full
 
 NEVER_PASSED = {
-    **dict.fromkeys(
-        ("feed.commit", "feed.committed", "feed.sync_files", "feed.write", "*.sync"),
-        "of feeds, whose first rows Spark writes: tests/integration/changefeed kills there",
-    ),
     **dict.fromkeys(
         ("deletion.began", "deletion.beside_gone", "deletion.log_gone", "deletion.over", "deletion.rows_gone"),
         "of targets that end with their jobs, which only a cluster has: test_target_deletion.py dies there",
@@ -42,12 +39,14 @@ NEVER_PASSED = {
     "range.counted": "first snapshots are built by ranges on several machines of a cluster only",
     "range.staged": "first snapshots are built by ranges on several machines of a cluster only",
 }
-"""The failpoints that no run without Spark passes, and why."""
+"""The failpoints that no run passes, and why."""
 
 UPKEEP = "maintain."
-"""The beginning of those of the upkeep of indexes, due once these are larger; test_maintenance_kills.py kills there."""
+"""The beginning of those of the upkeep of indexes, which only a watch does; test_maintenance_kills.py kills there."""
 
-DIRECT = [kind.name for kind in KINDS]
+DIRECT = [kind.name for kind in KINDS if not kind.needs_spark]
+BY_SPARK = "feed and views"
+"""The kind of jobs that Spark builds; small changes of it need none."""
 
 
 class Stage(StrEnum):
@@ -67,9 +66,9 @@ class Played:
     world: World
     passed: list[str]
 
-    def assert_gone_on_with(self, place: str) -> None:
+    def assert_gone_on_with(self, place: str, *, java: bool = False) -> None:
         self.world.restore()
-        self.world.assert_gone_on_with(place)
+        self.world.assert_gone_on_with(place, java=java)
 
 
 Play = Callable[[str, Stage], Played]
@@ -85,11 +84,15 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
         (kind,) = (each for each in KINDS if each.name == name)
         world = World(kind, root / f"{name}-{stage}", started)
         if stage is Stage.CHANGE:
-            world.run()
+            if kind.needs_spark:
+                world.run("publish.before=kill:1", java=True, status=-signal.SIGKILL)
+                world.run(java=True)  # on what the killed build has left
+            else:
+                world.run()
             world.assert_right()
             world.change()
         world.save()
-        return Played(world, world.passed())
+        return Played(world, world.passed(java=kind.needs_spark and stage is Stage.BUILD))
 
     with programs() as started:
         yield played
@@ -102,8 +105,36 @@ def test_a_run_is_gone_on_with_wherever_it_was_killed(play: Play, kind: str, sta
         played.assert_gone_on_with(place)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("each_time", in_full([False, True]))
+def test_small_changes_of_feeds_and_views_are_gone_on_with_wherever_their_run_was_killed(
+    play: Play, each_time: bool
+) -> None:
+    """There is a feed, a view by groups and one by joins; each time at what no replica passes, and before commits."""
+    played = play(BY_SPARK, Stage.CHANGE)
+    places: Iterable[str] = nth_of_each(played.passed)
+    if not each_time:
+        of_replicas = {*play("keyed", Stage.CHANGE).passed} - {"commit.before"}
+        last = {place.rsplit(":", 1)[0]: place for place in places}
+        places = [place for name, place in last.items() if name not in of_replicas]
+    for place in places:
+        played.assert_gone_on_with(place)
+
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.timeout(3_600)
+def test_builds_of_feeds_and_views_are_gone_on_with_wherever_their_run_was_killed(play: Play) -> None:
+    """`play` has one of these places each time."""
+    played = play(BY_SPARK, Stage.BUILD)
+    for place in nth_of_each(played.passed):
+        played.assert_gone_on_with(place, java=True)
+
+
+@pytest.mark.spark
 def test_each_failpoint_is_passed_by_some_run_or_is_known_not_to_be(play: Play) -> None:
     passed = {name for kind in DIRECT for stage in Stage for name in play(kind, stage).passed}
+    passed |= set(play(BY_SPARK, Stage.CHANGE).passed)
     missed = {known for known in failpoints_of_code() if not any(fnmatchcase(name, known) for name in passed)}
     assert {name for name in missed if not name.startswith(UPKEEP)} == set(NEVER_PASSED)
 
