@@ -18,6 +18,7 @@ from iscp.cli.changefeed.node_feed import ShownFeed
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
 from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.signal_answers import restore_answers
 from iscp.core.api.feed_views import ChangePage, FeedChange
 from iscp.core.values.errors import StorageError
 from tests.fakes.admin import FakeAdmin
@@ -111,7 +112,9 @@ def test_ctrl_c_ends_it_with_the_cursor_behind_what_was_shown(
             signal.raise_signal(signal.SIGINT)
 
     admin.before = interrupt
-    result = ran(endpoint, "-f", "-o", "json")
+    with restore_answers():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in what runs in the background
+        result = ran(endpoint, "-f", "-o", "json")
     assert result.exit_code == ExitStatus.INTERRUPTED
     assert json.loads(result.stdout.splitlines()[-1]) == {"cursor": json.loads(feed.last_cursor().text)}
 

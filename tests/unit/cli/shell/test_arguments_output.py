@@ -36,7 +36,7 @@ def test_every_command_has_the_options(words: str) -> None:
 
 def test_to_follow_has_one_letter_everywhere() -> None:
     found = [each.opts for command in COMMANDS.values() for each in command.params if "--follow" in each.opts]
-    assert len(found) == 5
+    assert len(found) == 6
     assert set(map(tuple, found)) == {("-f", "--follow")}
 
 

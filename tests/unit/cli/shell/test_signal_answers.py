@@ -9,7 +9,8 @@ import sys
 import pytest
 
 LOADING = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in what runs in the background
 class Signaller:
     def find_spec(self, name, *_):
         if name == {module!r}:
