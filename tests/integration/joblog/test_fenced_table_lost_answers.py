@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
@@ -305,7 +305,12 @@ OTHERS = st.sampled_from(["compact", "compact", "crash", "turn", "report", "lose
 STEPS = st.lists(st.tuples(REQUESTS | OTHERS, st.integers(0, 2)), min_size=5, max_size=40)
 
 
+REFUSED_BY_UNKNOWN = [("drop", 0), ("compact", 1), ("register", 0), ("drop", 0), ("pause", 0), ("compact", 1)]
+"""A pause is decided behind a drop, in one commit whose outcome stays unknown for a while."""
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@example(steps=REFUSED_BY_UNKNOWN)
 @given(steps=STEPS)
 def test_nothing_acknowledged_is_lost_and_nothing_dropped_lives_whatever_answers_are_lost(
     steps: list[tuple[str, int]],

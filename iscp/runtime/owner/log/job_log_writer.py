@@ -248,7 +248,10 @@ class LogWriter:
             try:
                 batch.answers.append((future, batch.draft.decide(request)))
             except IscpError as error:
-                future.set_exception(error)
+                if batch.draft.entries:  # it may follow from what the log does not have yet
+                    batch.answers.append((future, error))
+                else:
+                    future.set_exception(error)
         if now_s >= self._retry_at_s:
             for row in self._book.deleted():
                 batch.draft.decide(EndDeleted(row.key, row.job_id))
@@ -294,7 +297,10 @@ class LogWriter:
         finally:
             # Whatever a hook raises: the changes are in the log.
             for future, answer in batch.answers:
-                future.set_result(answer)
+                if isinstance(answer, IscpError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
 
     def _compact_if_wanted(self, now_s: float) -> None:
         if not self._compaction_wanted and self._log.commits_since_compaction < self._config.compact_commits:

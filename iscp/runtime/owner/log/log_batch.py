@@ -9,6 +9,7 @@ from typing import Any
 from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Answer
 from iscp.core.job.job_row import JobRow, LogEntry
+from iscp.core.values.errors import IscpError
 
 
 @dataclass(slots=True)
@@ -16,7 +17,7 @@ class LogBatch:
     """The rows of the changes, statuses behind them, and whom to answer."""
 
     draft: PendingChanges
-    answers: list[tuple[Future[Any], Answer]] = field(default_factory=list)
+    answers: list[tuple[Future[Any], Answer | IscpError]] = field(default_factory=list)
     statuses: list[JobRow] = field(default_factory=list)
 
     def entries(self) -> list[LogEntry]:

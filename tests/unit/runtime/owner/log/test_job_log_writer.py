@@ -21,6 +21,7 @@ from iscp.core.values.errors import (
     InvalidRequest,
     InvariantBroken,
     IscpError,
+    JobNotFound,
     NotOwner,
     OutcomeUnknown,
     QueueFull,
@@ -235,6 +236,24 @@ def test_a_commit_in_doubt_is_repeated_until_it_is_known_and_counted_once(owner:
     assert future.result(0)[0].created
     assert later.result(0)[0].created
     assert [len(commit) for commit in owner.storage.commits] == [1, 1]
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_refusal_that_follows_from_a_commit_in_doubt_waits_for_it(owner: Owner, lands: bool) -> None:
+    owner.registered("a")
+    owner.log.faults = [OutcomeUnknown("the answer was lost") if lands else StorageError("the disk is full")]
+    dropped, paused = owner.writer.submit(Unregister(key("a"))), owner.writer.submit(Pause(key("a")))
+    owner.writer.turn()
+    if lands:
+        assert not paused.done()
+        owner.pass_s(owner.limits.retry_s)
+        assert dropped.result(0)
+        with pytest.raises(JobNotFound):
+            paused.result(0)
+    else:
+        for failed in (dropped, paused):
+            with pytest.raises(StorageError):
+                failed.result(0)
 
 
 def test_a_report_that_waits_for_the_log_shows_at_once_to_who_requests_its_job(owner: Owner) -> None:
