@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from iscp.cli.shell.exit_status import ExitStatus
 from tests.e2e.harness import MARK, leftovers, wait_for
 from tests.selection import in_full
 
@@ -78,7 +79,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str) -> None:
         wait_for(f"it is {phase}", lambda: phase in log.read_text() and len(leftovers(mark)) > 2)
         time.sleep(1.0)
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(90) == 1
+        assert demo.wait(90) == ExitStatus.INTERRUPTED
     finally:
         demo.kill()
     wait_for("nothing is left behind", lambda: not leftovers(mark), timeout_s=10.0)

@@ -6,7 +6,6 @@ Which failpoints there are is found out by a run that passes them unhurt.
 from __future__ import annotations
 
 import ast
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -84,11 +83,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
         (kind,) = (each for each in KINDS if each.name == name)
         world = World(kind, root / f"{name}-{stage}", started)
         if stage is Stage.CHANGE:
-            if kind.needs_spark:
-                world.run("publish.before=kill:1", java=True, status=-signal.SIGKILL)
-                world.run(java=True)  # on what the killed build has left
-            else:
-                world.run()
+            world.run(java=kind.needs_spark)
             world.assert_right()
             world.change()
         world.save()
@@ -125,7 +120,6 @@ def test_small_changes_of_feeds_and_views_are_gone_on_with_wherever_their_run_wa
 @pytest.mark.full
 @pytest.mark.timeout(3_600)
 def test_builds_of_feeds_and_views_are_gone_on_with_wherever_their_run_was_killed(play: Play) -> None:
-    """`play` has one of these places each time."""
     played = play(BY_SPARK, Stage.BUILD)
     for place in nth_of_each(played.passed):
         played.assert_gone_on_with(place, java=True)
