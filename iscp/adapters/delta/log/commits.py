@@ -96,7 +96,8 @@ class ChangeFile:
 
     `path` is as the log has it; `partition_values`: none where one is neither a text nor null; `size` in bytes (None:
     not known). Only those of its rows count that the deletion vector `within` marks (None: all), and that `without`
-    does not. `doubtful`: the commit says of the file both that rows have changed and that none have.
+    does not. `doubtful`: the commit says of the file both that rows have changed and that none have, or takes away or
+    adds a file twice.
     """
 
     path: str
@@ -225,7 +226,11 @@ def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
     """Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File")."""
     if cdc := by_kind.get("cdc"):
         return [_change_file(body, "") for body in cdc]
-    removed, added = ({key_of_file(body["path"]): body for body in by_kind.get(kind, [])} for kind in ("remove", "add"))
+    removes, adds = by_kind.get("remove", []), by_kind.get("add", [])
+    removed, added = ({key_of_file(body["path"]): body for body in bodies} for bodies in (removes, adds))
+    if len(removed) < len(removes) or len(added) < len(adds):
+        each = [(body, "delete") for body in removes] + [(body, "insert") for body in adds]
+        return [_change_file(body, change, doubtful=True) for body, change in each]
     changes = [(removed, added, "delete"), (added, removed, "insert")]
     found = (_changed_rows(body, there.get(key), change) for own, there, change in changes for key, body in own.items())
     return [each for each in found if each is not None]
