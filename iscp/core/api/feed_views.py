@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from iscp.core.api.request_bounds import refuse_beyond
 from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import shown
 
 CHANGES = 1_000
 """Changes of a page of a job's feed where the request gives no limit."""
@@ -20,6 +20,8 @@ FEED_WAIT_S_MAX = 60.0
 
 CURSOR_CHARS_MAX = 64_000
 """Characters of a cursor in a request, more than one of 1,024 shards has; a longer one is refused."""
+
+_FURTHER = ", and read the next page behind this one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,14 @@ class FeedRequest:
     wait_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _refuse_beyond("limit", self.limit, 1, CHANGES_MAX)
-        # NaN is between no two numbers.
-        _refuse_beyond("wait_s", self.wait_s, 0.0, FEED_WAIT_S_MAX)
+        refuse_beyond("limit", self.limit, 1, CHANGES_MAX, _FURTHER)
+        refuse_beyond("wait_s", self.wait_s, 0.0, FEED_WAIT_S_MAX, _FURTHER)
         if (size := len(self.cursor)) > CURSOR_CHARS_MAX:
             raise InvalidRequest(
                 f"has {size} characters, more than {CURSOR_CHARS_MAX}",
                 field="cursor",
                 remedy="Give one as a page has it",
             )
-
-
-def _refuse_beyond(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidRequest(
-            f"is {shown(value)}, and not between {least:g} and {most:g}",
-            field=name,
-            remedy=f"Choose a number between {least:g} and {most:g}, and read the next page behind this one",
-        )
 
 
 @dataclass(frozen=True, slots=True)

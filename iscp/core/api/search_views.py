@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from iscp.core.api.request_bounds import refuse_beyond
 from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import shown
 
 K_MAX = 1_000
 """Hits of one answer; a search for more is refused."""
@@ -48,7 +48,7 @@ class SearchWeights:
 
     def __post_init__(self) -> None:
         for name in ("text", "vector"):
-            _refuse_beyond(f"weights.{name}", getattr(self, name), 0.0, WEIGHT_MAX)
+            refuse_beyond(f"weights.{name}", getattr(self, name), 0.0, WEIGHT_MAX)
         if not self.text + self.vector > 0:
             raise InvalidRequest("are both 0", field="weights", remedy="Give one of them a greater weight")
 
@@ -76,10 +76,10 @@ class SearchRequest:
     weights: SearchWeights = field(default_factory=SearchWeights)
 
     def __post_init__(self) -> None:
-        _refuse_beyond("k", self.k, 1, K_MAX)
-        _refuse_beyond("wait_s", self.wait_s, 0.0, WAIT_S_MAX)
+        refuse_beyond("k", self.k, 1, K_MAX)
+        refuse_beyond("wait_s", self.wait_s, 0.0, WAIT_S_MAX)
         if self.min_version is not None:
-            _refuse_beyond("min_version", self.min_version, 0, 2**62)
+            refuse_beyond("min_version", self.min_version, 0, 2**62)
         for name, most in (
             ("uri", URI_CHARS_MAX),
             ("text", SEARCH_TEXT_CHARS_MAX),
@@ -99,16 +99,6 @@ class SearchRequest:
             raise InvalidRequest(
                 "has a number that is NaN or infinite", field="vector", remedy="Give finite numbers alone"
             )
-
-
-def _refuse_beyond(name: str, value: float, least: float, most: float) -> None:
-    # NaN is between no two numbers.
-    if not least <= value <= most:
-        raise InvalidRequest(
-            f"is {shown(value)}, and not between {least:g} and {most:g}",
-            field=name,
-            remedy=f"Choose a number between {least:g} and {most:g}",
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from iscp.core.api.api_views import JobView
 from iscp.core.api.feed_views import ChangePage, FeedRequest
-from iscp.core.job.job_deaths import killed
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import CursorBehind, InvalidRequest, TableNotFound, Unavailable
 from iscp.core.values.ids import JobKey
@@ -20,6 +19,7 @@ from iscp.ports.system import Clock
 from iscp.ports.target_reading import FeedPages
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.work_for_jobs import at_work_for
 
 FEED_READS_MAX = 4
 """Pages of feeds that a node reads at a time; others wait for their turn."""
@@ -89,10 +89,7 @@ class NodeFeeds:
         """Read a page, unless this node's process has died of its job before: a file there may crash a library."""
         # A link that was put there since the job was registered leads nowhere else.
         self._places.require_target(row.key.account, row.spec.consumer.target, "target")
-        deaths = self._deaths.of(row.job_id)
-        if deaths.too_many:
-            raise killed(deaths)
-        with self._deaths.at_work([row]):
+        with at_work_for(row, self._deaths):
             try:
                 return self._pages(row, request.cursor, request.limit)
             except TableNotFound:

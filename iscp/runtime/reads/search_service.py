@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
-from iscp.core.job.job_deaths import killed
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import InvalidRequest, no_index_at
@@ -21,6 +20,7 @@ from iscp.ports.target_reading import IndexSearch
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.reads.account_turns import AccountTurns
+from iscp.runtime.reads.work_for_jobs import at_work_for
 
 VersionWait = Callable[[JobRow, int, float, Callable[[], bool]], object]
 """Return once the job has applied this version of its table, within so many seconds, as long as somebody waits.
@@ -66,10 +66,7 @@ class OwnerSearch:
 
     def _search_alive(self, row: JobRow, request: SearchRequest) -> SearchAnswer:
         """Search an index, unless this node's process has died of its job before: a file there may crash a library."""
-        deaths = self._deaths.of(row.job_id)
-        if deaths.too_many:
-            raise killed(deaths)
-        with self._deaths.at_work([row]):
+        with at_work_for(row, self._deaths):
             return self._search(request, row.key.account)
 
     def _job_of(self, uri: str, account: str) -> JobRow:

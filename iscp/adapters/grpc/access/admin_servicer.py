@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import grpc
 
+from iscp.adapters.grpc.channel.call_wait import waiting_s
 from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.cluster_messages import cluster_to_wire
 from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, LEFT_OUT_ROWS, VERIFY_REPORT
@@ -96,17 +97,6 @@ def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
     return [REGISTRATION.from_wire(one) for one in request.registrations]
 
 
-def _within_s(timeout_s: float, context: grpc.ServicerContext) -> float:
-    """Return for how many seconds a call may wait; raises InvalidRequest."""
-    if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
-        raise InvalidRequest(
-            f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s", remedy="Wait again when it is over"
-        )
-    # Nobody hears an answer that comes after the call's own deadline.
-    remaining_s = context.time_remaining()
-    return timeout_s if remaining_s is None else min(timeout_s, remaining_s)
-
-
 class JobServicer(pb_grpc.AdminServicer):
     """The service's methods, each with the wire's values."""
 
@@ -181,7 +171,7 @@ class JobServicer(pb_grpc.AdminServicer):
             version = request.version if request.HasField("version") else None
             if version is not None and version < 0:
                 raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
-            timeout_s = _within_s(request.timeout_s, context)
+            timeout_s = waiting_s(request.timeout_s, WAIT_TIMEOUT_MAX_S, "Wait again when it is over", context)
             job = JOB_NAME.from_wire(request.job)
             versions = {each.table: each.version for each in request.versions}
             found = self._service.wait(job, version, timeout_s, context.is_active, versions)
@@ -189,7 +179,7 @@ class JobServicer(pb_grpc.AdminServicer):
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
         with answering(request, context, "verify"):
-            timeout_s = _within_s(request.timeout_s, context)
+            timeout_s = waiting_s(request.timeout_s, WAIT_TIMEOUT_MAX_S, "Wait again when it is over", context)
             job = JOB_NAME.from_wire(request.job)
             report = self._service.verify(job, request.repair, timeout_s, context.is_active)
             return VERIFY_REPORT.to_wire(report)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import grpc
 
+from iscp.adapters.grpc.channel.call_wait import waiting_s
 from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.feed_messages import feed_request_from_wire, page_to_wire
 from iscp.core.api.api_views import JobView
 from iscp.core.api.feed_views import FEED_WAIT_S_MAX
-from iscp.core.values.errors import InvalidRequest
 from iscp.ports.target_reading import FeedReading
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import feeds_pb2 as pb
@@ -41,18 +41,9 @@ class FeedServer(pb_grpc.FeedsServicer):
 
     def ReadFeed(self, request: pb.ReadFeedRequest, context: grpc.ServicerContext) -> pb.ChangePage:
         with answering(request, context, "read_feed"):
-            wanted = feed_request_from_wire(request, _wait_s(request.timeout_s, context))
+            wanted = feed_request_from_wire(
+                request, waiting_s(request.timeout_s, FEED_WAIT_S_MAX, "Read again when it is over", context)
+            )
         job = self._job_of(request.job, context)
         with answering(request, context, "read_feed"):
             return page_to_wire(self._service.read(job, wanted, context.is_active))
-
-
-def _wait_s(timeout_s: float, context: grpc.ServicerContext) -> float:
-    """Return for how many seconds a call may wait for changes. Raises InvalidRequest."""
-    if not 0 <= timeout_s <= FEED_WAIT_S_MAX:
-        raise InvalidRequest(
-            f"must be 0 to {FEED_WAIT_S_MAX:.0f} seconds", field="timeout_s", remedy="Read again when it is over"
-        )
-    # Nobody hears an answer that comes after the call's own deadline.
-    remaining_s = context.time_remaining()
-    return timeout_s if remaining_s is None else max(0.0, min(timeout_s, remaining_s))

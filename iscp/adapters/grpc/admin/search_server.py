@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import grpc
 
+from iscp.adapters.grpc.channel.call_wait import waiting_s
 from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.search_messages import answer_to_wire, search_from_wire
 from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX
@@ -34,7 +35,9 @@ class SearchServer(pb_grpc.SearchServicer):
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchAnswer:
         with answering(request, context, "search"):
-            wanted = search_from_wire(request, _wait_s(request.timeout_s, context))
+            wanted = search_from_wire(
+                request, waiting_s(request.timeout_s, WAIT_S_MAX, "Search again when it is over", context)
+            )
             answer = answer_to_wire(self._service.search(wanted, request.account, context.is_active))
             if (size := answer.ByteSize()) > MESSAGE_BYTES_MAX:
                 raise InvalidRequest(
@@ -43,14 +46,3 @@ class SearchServer(pb_grpc.SearchServicer):
                     remedy="Name fewer columns, or give a smaller k",
                 )
             return answer
-
-
-def _wait_s(timeout_s: float, context: grpc.ServicerContext) -> float:
-    """Return for how many seconds a search may wait for a version. Raises InvalidRequest."""
-    if not 0 <= timeout_s <= WAIT_S_MAX:
-        raise InvalidRequest(
-            f"must be 0 to {WAIT_S_MAX:.0f} seconds", field="timeout_s", remedy="Search again when it is over"
-        )
-    # Nobody hears an answer that comes after the call's own deadline.
-    remaining_s = context.time_remaining()
-    return timeout_s if remaining_s is None else max(0.0, min(timeout_s, remaining_s))
