@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from iscp.cli.shell.program_end import run_to_end
 from iscp.cli.shell.signal_answers import end_at_once
 
 
 def iscp() -> None:
     with end_at_once():
         from iscp.cli.iscp import main
-    main()
+    run_to_end(main)
 
 
 def iscp_admin() -> None:
     with end_at_once():
         from iscp.cli.iscp_admin import main
-    main()
+    run_to_end(main)

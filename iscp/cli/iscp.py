@@ -24,6 +24,7 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output, output_options
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.program_end import run_to_end
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import say
@@ -195,4 +196,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_to_end(main)
