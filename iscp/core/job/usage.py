@@ -38,7 +38,8 @@ class Usage:
     the kind's own work, and the writing of rows that are staged before the transaction.
 
     `rows_read` and `bytes_read`: rows, and bytes of the files, of the changes or snapshots of its tables.
-    `rows_written`: rows put, changed or taken out. `bytes_written`: bytes of the files that its commit has added.
+    `rows_written`: rows put, changed or taken out. `bytes_written`: bytes of the files that its commit has
+    added, and of those that were added to the state beside a view.
     `retries`: failures in a row before this iteration. `conflicts`: how often another writer won its `seq` in it.
     """
 

@@ -120,6 +120,15 @@ def test_a_vector_that_is_not_what_it_should_be_is_left_to_spark(table: MarkedTa
         table.changes(2)
 
 
+@pytest.mark.parametrize("kind", ["add", "remove"])
+def test_a_commit_that_names_a_file_twice_is_left_to_spark(table: MarkedTable, kind: str) -> None:
+    first, second = ({**table.add, "deletionVector": table.vector([place]), "dataChange": True} for place in (3, 5))
+    before = {name: table.add[name] for name in ("path", "partitionValues", "size")} | {"dataChange": True}
+    table.commit([{"remove": before}, {"add": first}, {kind: second}])
+    with pytest.raises(NotDirectError):
+        table.changes(1)
+
+
 def test_a_vector_beyond_the_file_is_left_to_spark(table: MarkedTable) -> None:
     table.mark(4, 10)
     with pytest.raises(NotDirectError):
