@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 100000
-.PHONY: help setup test test-fast test-full simulate demo lint types generate limits docs bench
+.PHONY: help setup test test-fast test-slow test-full simulate demo lint types generate limits docs bench
 
 help:  ## Explains the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -8,13 +8,16 @@ help:  ## Explains the targets
 setup:  ## Installs everything into .venv and the cache (cheap when it is there)
 	@scripts/setup
 
-test:  ## Lint, types, layers, generated code and all tests but the long ones
+test:  ## Lint, types, layers, generated code and all tests but the slow and the long ones
 	@scripts/test
 
 test-fast:  ## What needs no Spark: two minutes
 	@scripts/test --fast
 
-test-full:  ## The long tests too, and both commands in a bare root (needs root)
+test-slow:  ## The slow tests alone, which CI runs after the others
+	@scripts/test --slow
+
+test-full:  ## The slow and the long tests too, and both commands in a bare root (needs root)
 	@scripts/test --full
 
 simulate: setup  ## Clusters under random faults, on all cores: make simulate SEEDS=1000000

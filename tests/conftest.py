@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -12,10 +13,21 @@ settings.register_profile("iscp", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("iscp")
 
 
+SEEN = pytest.StashKey[Counter[str]]()
+"""Cases of each slow test that were collected and run each time."""
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-m "not full"` leaves out further cases too."""
+    """`-m "not full"` leaves out further cases too; those of a slow test that it excepts by `but` are not slow."""
     if item.get_closest_marker("further"):
         item.add_marker("full")
+    slow = item.get_closest_marker("slow")
+    if slow is None or item.get_closest_marker("full"):
+        return
+    seen, test = item.config.stash.setdefault(SEEN, Counter()), item.nodeid.partition("[")[0]
+    if seen[test] < slow.kwargs.get("but", 0):
+        item.own_markers.remove(slow)
+    seen[test] += 1
 
 
 @pytest.hookimpl(wrapper=True)

@@ -119,6 +119,7 @@ def is_over(cluster: ManyNodes) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: ManyNodes) -> None:
     source, jobs = begin(cluster)
     wait_for("both nodes have tasks", lambda: len(nodes_of_tasks(cluster)) == 2)

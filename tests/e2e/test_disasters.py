@@ -92,6 +92,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.cluster.stop()
 
 
+@pytest.mark.slow
 def test_jobs_go_on_after_the_job_log_was_lost_and_restored_from_before_requests(site: Site) -> None:
     cluster, run = site.cluster, site.operator.run
     dropped = cluster.replica("dropped", site.orders, key=["id"])

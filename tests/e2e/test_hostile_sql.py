@@ -126,6 +126,7 @@ def leave_analysis(hostile: Hostile) -> None:
     wait_for("another one has come in its place", lambda: analysis_pid(cluster) not in (0, pid))
 
 
+@pytest.mark.slow
 def test_hostile_sql_neither_writes_nor_ends_a_node_nor_outlives_its_call(hostile: Hostile, tmp_path: Path) -> None:
     cluster, pid = hostile.cluster, hostile.cluster.node.pid
     there = tmp_path / "elsewhere"

@@ -61,6 +61,7 @@ def play(tenants: Tenants, number: int, count: int) -> Counter[str]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_random_moves_harm_nobody(tenants: Tenants) -> None:
     ended = play(tenants, 0, MOVES)
     assert {"done", "INVALID_REQUEST"} <= set(ended), ended

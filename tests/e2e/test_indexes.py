@@ -96,6 +96,7 @@ def index(cluster: Cluster, source: str, kind: str) -> Job:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("killed_at", in_full(KILLED_AT, ["index.commit.after"]))
+@pytest.mark.slow
 def test_an_index_is_right_through_kills_around_its_commits(cluster: Cluster, killed_at: str) -> None:
     source = cluster.table(f"killed_at_{killed_at}", documents(range(60)))
     jobs = [index(cluster, source, kind) for kind in ("fulltext", "search")]
@@ -125,6 +126,7 @@ def test_an_index_is_right_through_kills_around_its_commits(cluster: Cluster, ki
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_an_index_of_a_view_follows_the_view(cluster: Cluster) -> None:
     source = cluster.table("documents", documents(range(20)))
     view = str(Path(cluster.derived) / "recent")

@@ -64,6 +64,7 @@ def value(samples: Samples, metric: DeclaredMetric, **labels: str) -> float:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> None:
     address = f"127.0.0.1:{free_port()}"
     source, client = cluster.table("orders", ROWS), cluster.client
@@ -115,6 +116,7 @@ def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> Non
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_node_whose_port_for_metrics_is_taken_says_so_and_ends(cluster: Cluster) -> None:
     cluster.start_etcd()
     cluster.launch_node(ISCP_METRICS__LISTEN=f"127.0.0.1:{cluster.ports.etcd_client}")

@@ -124,6 +124,7 @@ class Fragile:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("how", in_full([*SIGNALS]))
+@pytest.mark.slow
 def test_a_job_that_crashes_the_node_twice_is_left_and_all_others_go_on(cluster: Cluster, how: str) -> None:
     fragile = Fragile(cluster)
     number, named = SIGNALS[how]

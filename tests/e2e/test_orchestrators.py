@@ -84,6 +84,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_notebook_without_a_cluster_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells, without Jupyter."""
     for name, value in quick_spark.VARIABLES.items():

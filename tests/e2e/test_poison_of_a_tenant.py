@@ -84,6 +84,7 @@ def next_commit(source: str) -> Path:
     return Path(source, "_delta_log", f"{DeltaTable(source).version() + 1:020}.json")
 
 
+@pytest.mark.slow
 def test_queries_that_end_a_jvm_or_never_end(tenants: Tenants) -> None:
     table = follow(tenants, "queried")
     for sql in (
@@ -126,6 +127,7 @@ def test_a_commit_that_is_no_commit(tenants: Tenants, poison: str) -> None:
 
 
 @pytest.mark.skipif(not can_hang(), reason="a file system that hangs is mounted by root on Linux, with /dev/fuse")
+@pytest.mark.slow
 def test_a_mount_that_hangs_holds_up_its_own_tables_alone(tenants: Tenants) -> None:
     mount = tenants.roots["evil"] / "mount"
     mount.mkdir()
@@ -143,6 +145,7 @@ def test_a_mount_that_hangs_holds_up_its_own_tables_alone(tenants: Tenants) -> N
     tenants.assert_unharmed()
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_holds_up_its_own_tables_alone(tenants: Tenants, store: Store) -> None:
     sources = [store.server.uri(f"evil/{number}") for number in range(TABLES)]
     for number, source in enumerate(sources):

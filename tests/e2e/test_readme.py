@@ -90,6 +90,7 @@ def make_quickstart(endpoint: str, lake: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.slow
 def test_the_tour_and_the_notebook_can_be_made_as_they_are_written(node: Node, tmp_path: Path, times: int) -> None:
     lake = tmp_path / "lake"
     node.reader(tmp_path).run(page("README.md", "Five minutes"))
@@ -104,6 +105,7 @@ def test_the_tour_and_the_notebook_can_be_made_as_they_are_written(node: Node, t
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_tutorial_and_each_task_can_be_made_as_they_are_written(node: Node, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     run = node.reader(tmp_path)
@@ -179,6 +181,7 @@ def write_sales(lake: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_page_of_views_can_be_made_as_it_is_written(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

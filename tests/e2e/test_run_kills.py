@@ -94,6 +94,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
 
 
 @pytest.mark.parametrize(("kind", "stage"), in_full(product(DIRECT, Stage), EACH_TIME, unpack=True))
+@pytest.mark.slow(but=2)
 def test_a_run_is_gone_on_with_wherever_it_was_killed(play: Play, kind: str, stage: Stage) -> None:
     played = play(kind, stage)
     for place in nth_of_each(played.passed):

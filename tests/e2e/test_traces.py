@@ -123,6 +123,7 @@ def assert_reported(chain: Chain, events: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_one_commit_is_one_trace_and_views_link_to_what_woke_them(
     nodes: ManyNodes, receiver: HttpReceiver, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def hand_over(cluster: BareCluster, owner: str, runs: str) -> None:
     until("both have their share", cluster.settled)
 
 
+@pytest.mark.slow
 def test_nodes_of_two_releases_take_over_from_each_other(cluster: BareCluster) -> None:
     """What they say to each other, in etcd and in the log; the rows are below."""
     assert wire_formats(cluster.etcd_settings, cluster.members[0].config.etcd_prefix) == {WIRE_FORMAT - 1, WIRE_FORMAT}

@@ -55,6 +55,7 @@ def unknown(files_max: int) -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["of actions read here", "of Delta's list"])
 @pytest.mark.parametrize("statements", TABLES.values(), ids=TABLES)
+@pytest.mark.slow(but=1)
 def test_listed_rows_are_those_of_the_version(
     tmp_path: Path, spark_runtime: SparkRuntime, statements: list[str], *, known: bool
 ) -> None:
@@ -77,6 +78,7 @@ def test_listed_rows_are_those_of_the_version(
 
 
 @pytest.mark.parametrize("struct", [False, True], ids=["as text", "as columns"])
+@pytest.mark.slow(but=1)
 def test_files_of_a_checkpoint_are_known_with_all_that_it_says_of_them(
     tmp_path: Path, spark_runtime: SparkRuntime, *, struct: bool
 ) -> None:

@@ -135,6 +135,7 @@ time.sleep(60)
     running.communicate()
 
 
+@pytest.mark.slow
 def test_a_killed_jvm_frees_who_waits_and_another_can_be_started(tmp_path: Path) -> None:
     running = child(
         tmp_path,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.selection import in_full
+
+TESTS = Path(__file__).parents[1]
+SLOW = "mark" + ".slow"
 
 
 def others(cases: list[Any]) -> list[object]:
@@ -37,3 +41,10 @@ def test_cases_of_several_names_keep_all_of_their_values() -> None:
 def test_a_selection_of_nothing_or_of_what_is_not_there_is_refused(but: int | list[str]) -> None:
     with pytest.raises(AssertionError):
         in_full("abcd", but)
+
+
+def test_what_is_slow_runs_in_ci_after_all_others() -> None:
+    marked = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py") if SLOW in path.read_text()}
+    assert marked == {"e2e", "integration"}  # what scripts/test --slow runs
+    commands = (TESTS.parent / ".ci/run").read_text().splitlines()
+    assert commands.index('scripts/test "$@" || exit') < commands.index("scripts/test --slow || exit")

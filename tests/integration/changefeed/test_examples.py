@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs/changefeed.md"
 TEXT = PAGE.read_text()
 
 
+@pytest.mark.slow
 def test_the_examples_run_as_they_are(tmp_path: Path, etcd: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 8

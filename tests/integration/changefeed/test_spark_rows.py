@@ -14,6 +14,7 @@ Opened = Callable[..., Changefeed]
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_frame_is_part_of_a_transaction_in_its_order(opened: Opened, uri: str, spark_runtime: SparkRuntime) -> None:
     feed, session = opened(), spark_runtime.new_session()
     frame = session.sql("SELECT 's' AS who, id % 7 AS txn, id AS number FROM range(1000)")

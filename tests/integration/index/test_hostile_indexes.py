@@ -59,6 +59,7 @@ def test_a_whole_index_is_used_in_every_way(index: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [*in_full(range(20), [2, 3, 15]), *SEEDS])
+@pytest.mark.slow(but=1)
 def test_a_spoilt_index_ends_no_process(index: Path, seed: int) -> None:
     done = spoil(index, seed)
     assert len(used(index)) > 5, done

@@ -55,6 +55,7 @@ def maintained(index: MaintainedIndex, limits: MaintenanceLimits = AT_ONCE) -> t
 
 
 @pytest.mark.parametrize("bucket", ["", "acme", WITH_TOKEN])
+@pytest.mark.slow(but=1)
 def test_an_index_is_made_changed_and_maintained(s3: FakeS3, bucket: str) -> None:
     index, chance = MaintainedIndex(s3.uri("changed", bucket), dimension=8), random.Random(3)
     index.create()

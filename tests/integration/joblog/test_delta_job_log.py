@@ -457,6 +457,7 @@ def entry(seq: int, job_id: str = "id") -> HistoryEntry:
     return HistoryEntry("default", "t", "j", job_id, seq, 1, 2, 10.0, 10.0 + seq, 9.0, 0, "", 3, 4, "tail", "n1")
 
 
+@pytest.mark.slow
 def test_history_is_newest_first_and_outlives_compaction(tmp_path: Path) -> None:
     joblog = owner(tmp_path)
     now_s = SystemClock().now_s()

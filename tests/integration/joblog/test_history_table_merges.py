@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.joblog.appended_table import SMALL_FILES_MAX, small_files
@@ -20,6 +21,7 @@ def entry(seq: int, end_at_s: float) -> HistoryEntry:
     return HistoryEntry(*ends, error_code=0, error_msg="", rows=1, bytes=1, data_type="tail", node_id="n-1")
 
 
+@pytest.mark.slow
 def test_files_are_merged_though_no_owner_lasts_for_so_many_appends(tmp_path: Path) -> None:
     uri, clock, seq = str(tmp_path / "iscp_history"), SystemClock(), 0
     counts = list[int]()

@@ -86,6 +86,7 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("file", "damage"), MATRIX, ids=[f"{d.__name__}-{f.__name__}" for f, d in MATRIX])
+@pytest.mark.slow(but=6)
 def test_a_damaged_log_is_refused_by_the_files_name_and_goes_on_when_it_is_restored(
     home: Path, file: Callable[[Path], Path], damage: Damage
 ) -> None:

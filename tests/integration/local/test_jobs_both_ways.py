@@ -128,6 +128,7 @@ def figures() -> dict[str, Figures]:
     ),
     ids=lambda each: each.name if isinstance(each, Case) else each,
 )
+@pytest.mark.slow(but=2)
 def test_targets_hold_what_they_are_to_hold(
     case: Case, way: str, lake: ModelLake, spark_runtime: SparkRuntime, figures: dict[str, Figures]
 ) -> None:

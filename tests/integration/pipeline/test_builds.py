@@ -199,6 +199,7 @@ def test_jobs_of_one_batch_read_the_source_once(cluster: Cluster, pipeline: Pipe
 
 
 @BY_SPARK
+@pytest.mark.slow
 def test_the_spark_work_of_a_batch_that_is_cancelled_stops(cluster: Cluster, pipeline: Pipeline) -> None:
     """And not only what would come after it: of 90 files, each of which takes a second, most are never read."""
     files = 90

@@ -61,6 +61,7 @@ def names(kind: dict[str, Any]) -> list[str]:
     return [field["name"] for field in kind["fields"]]
 
 
+@pytest.mark.slow
 def test_fields_that_come_to_nested_columns_are_followed(pipeline: Pipeline) -> None:
     made(pipeline, NESTED, *map(nested, range(4)), "(4, null, null, null, null)")
     feed = Feed(pipeline)
@@ -111,6 +112,7 @@ def test_a_nested_column_of_another_type_stops_the_job_and_so_does_a_key_with_mo
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_a_deletion_has_all_that_was_there_also_where_the_table_was_restored_to_before_a_column(
     pipeline: Pipeline,
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_deletion_has_all_that_was_there_also_where_the_table_was_restored_to_
 @pytest.mark.parametrize(
     "change", in_full(["DROP COLUMN v", "DROP COLUMN s.y", "RENAME COLUMN v TO w", "RENAME COLUMN s.y TO z"], but=2)
 )
+@pytest.mark.slow(but=1)
 def test_what_a_column_or_a_field_held_that_goes_is_taken_out_of_the_feed(pipeline: Pipeline, change: str) -> None:
     columns, values = "id BIGINT, v STRING, s STRUCT<x: INT, y: INT>", "({0}, 'v{0}', named_struct('x', 1, 'y', {0}))"
     made(pipeline, columns, *map(values.format, range(4)), properties=f"{WITH_FEED}, {MAPPED}")

@@ -59,6 +59,7 @@ def assert_right(pipeline: Pipeline, name: str) -> None:
 
 @pytest.mark.parametrize("event", in_full(EVENTS))
 @pytest.mark.parametrize("feed", in_full([True, False]), ids=["feed", "no feed"])
+@pytest.mark.slow
 def test_a_name_that_represents_another_column(pipeline: Pipeline, event: str, feed: bool) -> None:
     """With rows before, between and after the changes of the columns, and without any."""
     remake(pipeline, feed)

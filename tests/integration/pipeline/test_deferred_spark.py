@@ -131,6 +131,7 @@ def test_changed_vectors_start_no_jvm(tmp_path: Path, without: Pipeline, spark_r
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_rows_that_spark_marks_as_deleted_or_restores_start_no_jvm(
     tmp_path: Path, without: Pipeline, spark_runtime: SparkRuntime
 ) -> None:

@@ -45,6 +45,7 @@ def test_most_vectors_say_how_many_numbers_one_has(indexing: Indexing) -> None:
 
 
 @BOTH_WAYS
+@pytest.mark.slow(but=1)
 def test_vectors_of_another_model_take_the_place_of_all_others(indexing: Indexing) -> None:
     job = indexing.job("vector")
     indexing.run(job)

@@ -67,6 +67,7 @@ def test_segments_of_the_rows_themselves_are_right(indexing: Indexing, kind: str
 @pytest.mark.parametrize(
     ("kind", "name"), [("fulltext", words_index(1)), ("vector", VECTOR_INDEX), ("vector", KEY_INDEX)]
 )
+@pytest.mark.slow(but=1)
 def test_a_segment_of_other_rows_is_found_out_and_built_again(indexing: Indexing, kind: str, name: str) -> None:
     job = indexing.job(kind)
     retry_conflicts(lambda: misbuild(covered(indexing, job), name), CONFLICT_TRIES_MAX)  # with upkeep after commits

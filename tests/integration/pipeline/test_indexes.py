@@ -34,6 +34,7 @@ def _die() -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("kind", ["fulltext", "vector", "search"])
+@pytest.mark.slow(but=3)
 def test_an_index_follows_upserts_deletions_and_versions_without_rows(indexing: Indexing, kind: str) -> None:
     job = indexing.job(kind)
     (built,) = indexing.run(job)
@@ -56,6 +57,7 @@ def test_an_index_follows_upserts_deletions_and_versions_without_rows(indexing: 
 
 @BOTH_WAYS
 @pytest.mark.parametrize("change_source", ["auto", "diff"])
+@pytest.mark.slow(but=2)
 def test_only_changed_rows_are_written_and_embedded_after_an_overwrite(indexing: Indexing, change_source: str) -> None:
     job = indexing.job("search", policies={"change_source": ChangeMode(change_source)})
     indexing.run(job)

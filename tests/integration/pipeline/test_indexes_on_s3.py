@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("bucket", ["acme", WITH_TOKEN])
+@pytest.mark.slow(but=1)
 def test_a_job_builds_and_follows_an_index_that_two_nodes_try_to_write(
     s3: FakeS3, spark_runtime: SparkRuntime, bucket: str
 ) -> None:

@@ -181,6 +181,7 @@ def test_large_changes_are_reduced_by_spark_to_the_same(pipeline: Pipeline) -> N
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_types_that_are_easily_taken_for_others_are_followed_by_changes(pipeline: Pipeline) -> None:
     """Times without a zone, and decimals with more digits than a double has, in keys too: no comparison, no double."""
     pipeline.source = f"{pipeline.root}/typed"

@@ -89,6 +89,7 @@ HISTORIES = [
 
 
 @WAYS
+@pytest.mark.slow
 def test_targets_hold_what_a_snapshot_holds(pipeline: Pipeline) -> None:
     """The commit before an odd one is read as changes, and so are those after it; the odd one leads to a comparison."""
     jobs = [pipeline.job("full", key=("id",)), pipeline.job("log"), pipeline.job("some", key=("id",), where="id > 10")]

@@ -163,6 +163,7 @@ IN_STRUCT = {"type": "struct", "fields": [{"name": n, "type": "long", "nullable"
     [({"name": "ID"}, "id and ID"), ({"type": IN_STRUCT}, "v.x and v.X")],
     ids=["columns", "fields"],
 )
+@pytest.mark.slow(but=1)
 def test_names_that_differ_by_case_alone_are_refused_and_stop_the_jobs_that_run(
     pipeline: Pipeline, change: dict[str, object], names: str
 ) -> None:
@@ -255,6 +256,7 @@ def test_what_comes_to_a_table_mapped_by_ids_is_read_in_a_session_that_is_new(
 
 
 @pytest.mark.parametrize("name", in_full([*READ][:SMALL]))
+@pytest.mark.slow
 def test_what_spark_reads_is_kept(pipeline: Pipeline, name: str) -> None:
     keep(pipeline, name)
 

@@ -46,6 +46,7 @@ def turns(tmp_path: Path, spark_runtime: SparkRuntime) -> LogCheck:
 
 
 @pytest.mark.parametrize("name", in_full(REGRESSIONS, but=EACH_TIME))
+@pytest.mark.slow(but=3)
 def test_logs_that_were_read_wrongly_once(logs: LogCheck, name: str) -> None:
     assert logs.check(REGRESSIONS[name]) is None
     assert not logs.refused

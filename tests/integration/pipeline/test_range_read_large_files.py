@@ -84,6 +84,7 @@ def made(pipeline: Pipeline, name: str) -> Path:
 @pytest.mark.parametrize("parts", in_full([5, 2]))
 @pytest.mark.parametrize("name", in_full(TABLES, but=["plain", "deletion vectors"]))
 @BY_SPARK
+@pytest.mark.slow(but=1)
 def test_a_target_holds_each_row_of_it_once(pipeline: Pipeline, name: str, parts: int) -> None:
     size = made(pipeline, name).stat().st_size
     cluster = Cluster(pipeline, BuildConfig(table_bytes_min=1, range_bytes=size // (PIECE_RANGES * parts)))

@@ -47,6 +47,7 @@ def run(pipeline: Pipeline, runner: Runner, jobs: list[JobRow]) -> list[JobOutco
     return pipeline.run(*jobs, runner=runner)
 
 
+@pytest.mark.slow
 def test_a_column_of_such_a_name_that_comes_later_stops_all_jobs_until_it_is_gone(pipeline: Pipeline) -> None:
     runner, _, jobs = jobs_of(pipeline)
     assert all(outcome.ok for outcome in run(pipeline, runner, jobs))
@@ -79,6 +80,7 @@ def test_a_hash_of_keys_stops_a_feed_alone(pipeline: Pipeline) -> None:
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_all_other_names_are_kept_by_changes_and_by_comparing(pipeline: Pipeline) -> None:
     pipeline.source = f"{pipeline.root}/named"
 

@@ -50,6 +50,7 @@ def test_rows_that_differ_are_merged_and_no_other_is_touched(pipeline: Pipeline)
 
 @BOTH_WAYS
 @pytest.mark.parametrize("seed", in_full(range(4)))
+@pytest.mark.slow(but=1)
 def test_whatever_others_have_made_of_the_target_is_repaired(pipeline: Pipeline, seed: int) -> None:
     """Rows that they deleted, changed and added, also under keys that are there, while the source went on."""
     draw, job = random.Random(seed), pipeline.job("copy", key=("id",))

@@ -33,6 +33,7 @@ def follow(pipeline: Pipeline, *jobs: JobRow, expected: DataType | None = None) 
         pipeline.assert_equal_by_spark(job.key.job_name, job.spec.consumer.columns)
 
 
+@pytest.mark.slow
 def test_overwrites_and_restores_are_read_from_the_change_data_feed(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.build(job)

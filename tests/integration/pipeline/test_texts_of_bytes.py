@@ -92,6 +92,7 @@ def engine_of(pipeline: Pipeline, name: str) -> str:
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_replicas_follow_changes_of_such_texts(pipeline: Pipeline) -> None:
     """As keys and as values: inserted, updated to and from, deleted, and beside rows of whole texts in one file."""
     pipeline.create(TABLE, ROWS)
@@ -117,6 +118,7 @@ def test_a_character_beyond_such_bytes_is_found_in_their_file(pipeline: Pipeline
 
 
 @DIRECTLY
+@pytest.mark.slow
 def test_a_target_that_has_lost_such_texts_is_written_without_spark_again(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS)
     job = pipeline.job("copy", key=("id",))
@@ -158,6 +160,7 @@ def test_without_a_key_and_by_difference_such_texts_are_not_confused(pipeline: P
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_nested_texts_and_partitions_are_as_spark_has_them(pipeline: Pipeline) -> None:
     """A partition's value is a text of the log, in which such bytes are another character: Spark itself reads that."""
     kinds = "id BIGINT, p STRING, s STRUCT<a: STRING>, l ARRAY<STRING>, m MAP<STRING, STRING>"
@@ -180,6 +183,7 @@ def test_nested_texts_and_partitions_are_as_spark_has_them(pipeline: Pipeline) -
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_rows_that_share_such_a_key_are_dead_lettered(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(f"(101, {BAD}, 'a')", f"(102, {BAD}, {CUT})", f"(103, {LONE}, 'c')"))
     job = pipeline.job("copy", key=("k",))
@@ -196,6 +200,7 @@ def test_rows_that_share_such_a_key_are_dead_lettered(pipeline: Pipeline) -> Non
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_what_is_built_by_ranges_and_kept_meanwhile_has_such_texts(pipeline: Pipeline) -> None:
     parts = [
         inserted(f"({number}, {text(f'FF{number}')}, 'x')", f"({number}0, 'k{number}', {CUT})")
@@ -219,6 +224,7 @@ def test_what_is_built_by_ranges_and_kept_meanwhile_has_such_texts(pipeline: Pip
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_a_feed_has_such_texts_as_they_are(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(*ODD_TEXTS))
     feed = Feed(pipeline, key=("k",))

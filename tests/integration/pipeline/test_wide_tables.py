@@ -39,6 +39,7 @@ def held(uri: str) -> list[dict[str, object]]:
 
 
 @DIRECTLY
+@pytest.mark.slow
 def test_changes_of_few_rows_and_their_verification(pipeline: Pipeline) -> None:
     feed = {"delta.enableChangeDataFeed": "true"}
     write_deltalake(pipeline.source, wide(0, 20), mode="overwrite", schema_mode="overwrite", configuration=feed)

@@ -45,6 +45,7 @@ def written(view: ViewBench) -> str:
 
 
 @pytest.mark.parametrize("sql", in_full([BAG, ZEROS]))  # each time: of types whose equal values look alike
+@pytest.mark.slow
 def test_where_most_rows_change_all_are_written_and_otherwise_few_are_merged(new_view: NewView, sql: str) -> None:
     view = new_view(sql, seed=1, refresh="incremental", deletion_vectors=False)
     table = view.lake.uris["t"]
@@ -95,6 +96,7 @@ def test_more_copies_of_a_row_than_there_are_cannot_go(new_view: NewView) -> Non
     assert DeltaTable(view.target).version() == version
 
 
+@pytest.mark.slow
 def test_changes_that_take_as_long_as_all_rows_are_given_up_and_later_ones_are_not_tried(new_view: NewView) -> None:
     slow = "select a, max(hash(id + a)) m from t cross join range(4000000) where b = 'p' group by a"
     view = new_view(slow, seed=1)

@@ -28,6 +28,7 @@ SOME = (2,)
 
 
 @pytest.mark.parametrize("number", in_full(range(len(QUERIES)), SOME))
+@pytest.mark.slow
 def test_they_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], number: int) -> None:
     view = new_view(QUERIES[number], seed=700 + number, refresh="incremental")
     view.refresh()

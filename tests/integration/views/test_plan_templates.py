@@ -79,6 +79,7 @@ FACT, DIM = "g int, x bigint", "g int, name string"
 
 
 @pytest.mark.parametrize("query", [joined, joined_twice])
+@pytest.mark.slow(but=1)
 def test_later_rows_come_into_a_plan_that_is_there(
     refreshes: Refreshes, query: Callable[[DataFrame, DataFrame], DataFrame]
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_value_of_a_subquery_is_in_no_template(refreshes: Refreshes) -> None:
     assert refreshes.built == 2
 
 
+@pytest.mark.slow
 def test_it_is_built_again_for_other_tables_and_columns(refreshes: Refreshes) -> None:
     dim, query = refreshes.frame([(1, "a")], DIM), lambda changed, dim: changed.join(dim, "g").drop("g", "name")
     for size in (1, 5, 1, 4):
@@ -194,6 +196,7 @@ class SteppedRefreshes(Refreshes):
 
 @pytest.mark.parametrize("collected_max", [0, 1, 100])
 @pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.slow(but=2)
 def test_what_is_computed_on_the_way_is_computed_again(
     spark_runtime: SparkRuntime, collected_max: int, joined: bool
 ) -> None:
@@ -208,6 +211,7 @@ def test_what_is_computed_on_the_way_is_computed_again(
     assert built == [1, 1, 2, 2, 3, 3]
 
 
+@pytest.mark.slow
 def test_the_time_of_building_counts_as_taken_once_only_where_the_plan_is_kept_from_then_on(
     refreshes: Refreshes,
 ) -> None:

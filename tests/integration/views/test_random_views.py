@@ -129,6 +129,7 @@ def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime
     ],
 )
 @pytest.mark.timeout(3000)
+@pytest.mark.slow(but=1)
 def test_what_ties_and_sums_of_doubles_decide_follows_changes(
     spark_runtime: SparkRuntime, seeds: range, mode: Mode
 ) -> None:

@@ -173,6 +173,7 @@ def test_what_needs_all_rows_at_once_is_computed_on_one_node_and_says_why(new_vi
 
 
 @pytest.mark.parametrize("sql", in_full(EACH_TIME))
+@pytest.mark.slow
 def test_it_is_of_the_versions_that_were_agreed_on_whatever_is_committed_meanwhile(new_view: NewView, sql: str) -> None:
     ranged = RangedView(new_view(sql, seed=5, tables=other_tables(sql)))
     ranged.driver.iterate()

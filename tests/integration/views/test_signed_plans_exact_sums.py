@@ -127,6 +127,7 @@ DECIDED = {
 
 @pytest.mark.parametrize("name", in_full(DECIDED, [*DECIDED][::3]))
 @pytest.mark.parametrize("orders", [(SMALL_FIRST, SMALL_LAST), (SMALL_LAST, SMALL_FIRST)], ids=["more", "less"])
+@pytest.mark.slow(but=4)
 def test_what_a_sum_decided_goes_though_the_files_are_rewritten(
     session: SparkSession, name: str, orders: tuple[Sequence[float], Sequence[float]]
 ) -> None:
@@ -219,6 +220,7 @@ class TenthsLake(Lake):
 
 
 @pytest.mark.parametrize("name", in_full(DECIDED, ["having", "correlated"]))
+@pytest.mark.slow(but=1)
 def test_a_view_follows_tables_whose_files_are_rewritten(
     tmp_path: Path, spark_runtime: SparkRuntime, name: str
 ) -> None:

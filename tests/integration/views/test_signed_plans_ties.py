@@ -96,6 +96,7 @@ class RefreshedTies(Refreshed):
 
 
 @pytest.mark.parametrize("sql", in_full(TIED, [TIED[0], TIED[6], TIED[17], TIED[-3]]))
+@pytest.mark.slow(but=1)
 def test_rows_that_were_chosen_go_when_others_are(spark_runtime: SparkRuntime, sql: str) -> None:
     refreshed = RefreshedTies(spark_runtime.new_session(), sql)
     for seed in range(2):

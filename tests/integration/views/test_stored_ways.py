@@ -181,6 +181,7 @@ DAMAGES: Mapping[str, Damage] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_whatever_else_is_there_counts_as_no_file_and_is_replaced(new_view: NewView) -> None:
     view = settled(new_view(JOINS, seed=74))
     content = note(view).read_bytes()

@@ -214,6 +214,7 @@ def test_a_row_of_a_table_read_twice_is_not_taken_for_one_of_its_other_place(ses
         "SELECT k, sum(x) AS x FROM (SELECT k, x FROM f UNION ALL SELECT k, y FROM other) GROUP BY k HAVING max(x) > 1",
     ],
 )
+@pytest.mark.slow(but=2)
 def test_what_is_recomputed_key_by_key_reads_the_rows_of_these_keys(session: SparkSession, sql: str) -> None:
     refreshed = Refreshed(session, sql)
     for later in (LATER, [*LATER, (9, 10, 0), (None, None, 1)], LATER[2:], []):

@@ -52,6 +52,7 @@ def follow_random_changes(refreshed: Refreshed, changed: Sequence[str], rounds: 
 
 
 @pytest.mark.parametrize("sql", BY_VALUE)
+@pytest.mark.slow(but=2)
 def test_keys_with_the_value_of_a_subquery_are_those_that_it_has(spark_runtime: SparkRuntime, sql: str) -> None:
     session = spark_runtime.new_session()
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")  # Spark broadcasts keys before it has the value
@@ -68,6 +69,7 @@ def test_keys_with_the_value_of_a_subquery_are_those_that_it_has(spark_runtime: 
         "select t.a, max(n) m from t left join u on t.a = u.a group by t.a union all select y, null from u where false",
     ],
 )
+@pytest.mark.slow(but=1)
 def test_a_table_that_changes_no_row_may_be_in_the_query(new_view: Callable[..., ViewBench], sql: str) -> None:
     view = new_view(sql, seed=3, tables=("t", "u"), refresh="incremental")
     view.refresh()
@@ -98,6 +100,7 @@ SIGNED, CASED = "double(concat(if(x = 1, '', '-'), string(g - 1), '.0'))", "if(x
         (CASED, "z COLLATE UTF8_BINARY"),
     ],
 )
+@pytest.mark.slow(but=2)
 def test_equal_values_that_are_shown_differently_are_netted_apart(
     spark_runtime: SparkRuntime, made: str, shown: str
 ) -> None:
@@ -138,6 +141,7 @@ SESSIONS = (
 
 
 @pytest.mark.parametrize("sql", SESSIONS)
+@pytest.mark.slow(but=1)
 def test_sessions_that_changed_rows_join_or_part_are_recomputed(spark_runtime: SparkRuntime, sql: str) -> None:
     refreshed = Refreshed(spark_runtime.new_session(), sql)
     for seed in range(3):

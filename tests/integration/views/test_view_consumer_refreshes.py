@@ -199,6 +199,7 @@ def test_a_column_that_spark_cannot_compare_is_added_to_and_recomputed_where_row
     assert {"incremental", "full"} <= strategies
 
 
+@pytest.mark.slow
 def test_a_view_is_compared_with_its_query_at_its_own_versions_and_repaired(
     new_view: Callable[..., ViewBench],
 ) -> None:

@@ -63,6 +63,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("sql", in_full([SUMS, SEVERAL, JOINED, TOUCHED], but=[JOINED, TOUCHED]))
+@pytest.mark.slow
 def test_groups_follow_a_long_history_by_deletion_vectors(new_view: NewView, sql: str) -> None:
     """Of keys that are null, -0.0 or NaN, and groups that go and come back; others make checkpoints, and a node that
     knows nothing takes over, in between."""
@@ -91,6 +92,7 @@ def test_groups_follow_a_long_history_by_deletion_vectors(new_view: NewView, sql
 
 
 @pytest.mark.parametrize("sql", in_full([NESTED, COLLATED]))
+@pytest.mark.slow
 def test_keys_that_arrow_compares_otherwise_are_left_to_spark(new_view: NewView, sql: str) -> None:
     view = new_view(sql, seed=43, tables=("t",), refresh="incremental")
     view.refresh()

@@ -51,6 +51,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize("number", in_full(range(len(NAMED)), but=[0, 1, 2]))
+@pytest.mark.slow(but=1)
 def test_a_view_over_such_tables_follows_them(new_view: Callable[..., ViewBench], number: int) -> None:
     sql, same, called = NAMED[number]
     view = new_view(sql, seed=700 + number, called=called)

@@ -65,6 +65,7 @@ class BytesBench:
 
 
 @pytest.mark.parametrize("name", in_full([*QUERIES], but=["groups"]))
+@pytest.mark.slow
 def test_views_follow_changes_of_such_texts(new_view: Callable[..., ViewBench], name: str) -> None:
     tables = ["t", "u"] if "join" in name else ["t"]
     bench = BytesBench(new_view(QUERIES[name], seed=5, refresh="incremental", tables=tables))

@@ -110,6 +110,7 @@ def states(index: MaintainedIndex) -> Iterator[str]:
     yield "compacted"
 
 
+@pytest.mark.slow
 def test_scores_follow_from_the_statistics_in_every_state_9058(tmp_path: Path) -> None:
     index = index_of(tmp_path)
     for state in states(index):

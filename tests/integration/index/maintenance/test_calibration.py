@@ -59,6 +59,7 @@ def found(at: OpenIndex, query: np.ndarray, metric: str) -> set[str]:
 
 
 @pytest.mark.parametrize("metric", in_full(["cosine", "l2", "dot"]))
+@pytest.mark.slow
 def test_probes_reach_the_recall_for_other_vectors(tmp_path: Path, metric: str) -> None:
     index, queries = clustered(tmp_path, metric)
     at = index.store.open()
@@ -67,6 +68,7 @@ def test_probes_reach_the_recall_for_other_vectors(tmp_path: Path, metric: str) 
     assert hits / (NEIGHBOURS * len(queries)) >= RECALL
 
 
+@pytest.mark.slow
 def test_a_calibration_gives_the_same_each_time_and_fewer_probes_for_less_recall(tmp_path: Path) -> None:
     index, _ = clustered(tmp_path, "cosine")
     at = index.store.open()

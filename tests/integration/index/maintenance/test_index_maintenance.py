@@ -134,6 +134,7 @@ def test_rows_and_counts_stay_those_of_the_model_in_long_histories(tmp_path: Pat
     assert {Upkeep.SEGMENTS, Upkeep.COMPACT} <= history(index, seed, 150, 6_500)
 
 
+@pytest.mark.slow
 def test_vectors_that_one_bit_does_not_distinguish_get_a_finer_index(tmp_path: Path) -> None:
     index = filled(tmp_path, 5_400, BIT_DIMENSIONS_MIN)
     assert maintained(index, KEPT).actions == (Upkeep.SEGMENTS, Upkeep.CALIBRATE, Upkeep.MERGE, Upkeep.CALIBRATE)
@@ -187,6 +188,7 @@ def test_the_smallest_segments_are_merged_and_the_largest_is_left_alone(tmp_path
 
 
 @pytest.mark.parametrize("commits", in_full([24, 60, 200]))
+@pytest.mark.slow(but=1)
 def test_nothing_grows_with_the_number_of_commits(tmp_path: Path, commits: int) -> None:
     index = filled(tmp_path, 2_400, seed=7)
     chance = random.Random(7)

@@ -93,6 +93,7 @@ def assert_right(index: MaintainedIndex) -> None:
         unpack=True,
     ),
 )
+@pytest.mark.slow(but=1)
 def test_a_killed_maintenance_changes_no_row_and_is_finished_by_the_next(
     tmp_path: Path, kind: Upkeep, point: str
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_filter_keeps_the_rows_of_which_the_condition_holds(tmp_path: Path, se
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_meaning_of_drawn_conditions_is_sparks(spark_runtime: SparkRuntime) -> None:
     draw = random.Random(7)
     rows = [drawn_row(draw) for _ in range(60)]

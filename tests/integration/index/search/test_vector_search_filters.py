@@ -21,6 +21,7 @@ ROWS, QUERIES, DIMENSION, RECALL = 20_000, 100, 64, 0.95
 
 
 @pytest.mark.parametrize("precision", in_full(["float32", "float16"]))
+@pytest.mark.slow
 def test_the_recall_is_kept_with_filters_that_keep_many_or_few_rows(tmp_path: Path, precision: str) -> None:
     options = {"column": "v", "stored": "weight", "recall": RECALL, "precision": precision}
     index = SmallIndex(tmp_path / "index", "vector", options, [pa.field("weight", pa.int64())], DIMENSION)
