@@ -16,9 +16,14 @@ _WORDS = {
     "`iscp-admin job resync --table` has its jobs follow it": f"name its place in the job, and build that by {FULL}",
     "`iscp-admin job resync`": FULL,
     "`job resync`": FULL,
+    "; `iscp-admin job verify` compares": "; `verify()` in a program compares",
+    "; verify the job to have it": "; `verify()` in a program has it",
     "`iscp-admin job resume`": "run it again",
+    "Resume it once": "Run it again once",
+    "resume or resync it": f"run it again, or build its target again by {FULL}",
     "resume the job": "run the job again",
     "resync the job to it": f"name that in the job, and build that by {FULL}",
+    "Resync the job": f"Build its target again by {FULL}",
     "resync the job": f"build its target again by {FULL}",
     "resync its jobs": f"build its jobs' targets again by {FULL}",
     "Register the job again, on": "Give the job",
@@ -35,6 +40,11 @@ _WORDS = {
     "the node is": "this process is",
     "the node stops": "this process ends",
     "the node died": "its process died",
+    "this node cannot": "this process cannot",
+    ", on every node, and restart them": ", and run the job again",
+    " on every node, and restart them": ", and run the job again",
+    "The cluster did not": "The run did not",
+    "The cluster does not": "The run does not",
 }
 """The words of a run for those of a cluster."""
 

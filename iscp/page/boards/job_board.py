@@ -143,7 +143,7 @@ def _why_held_up(job: JobView, now_s: float) -> str:
         case Reason.QUOTA:
             return "Its account has used what it may at a time: it waits for its turn."
         case Reason.BUILDING:
-            return "Its first snapshot is being built by the nodes, range by range."
+            return "Its first snapshot is being built by several nodes, range by range."
         case _:
             return f"It is held up: {job.reason}."
 
@@ -153,7 +153,7 @@ def _why_at_rest(job: JobView, now_s: float) -> str:
     if job.state is JobState.RUNNING:
         return f"It runs since {age(status.start_at_s, now_s)}." if status.start_at_s else "It runs."
     if job.state is JobState.PENDING:
-        return "It is queued, and waits for a slot on its node."
+        return "It is queued, and waits for a slot."
     if job.state is JobState.CANCELED:
         return "Its iteration was cancelled; the next one starts by itself."
     if job.source_version > job.applied_version >= 0:

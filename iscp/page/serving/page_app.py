@@ -72,12 +72,14 @@ class PageApp:
         self._clock = clock
         self.streams = LiveStreams()
         self._threads = ViewerThreads()
+        self._say = offer.say
         self._assets = {path.name: path.read_bytes() for path in sorted(ASSETS.iterdir()) if path.suffix in _TYPES}
         stamp = hashlib.sha256(b"".join(self._assets.values())).hexdigest()[:12]
         self._templates = environment()
         self._templates.globals.update(
             boards=[board for board in offer.boards if board.listed],
             changes=offer.changes,
+            say=offer.say,
             cluster=cluster,
             node_id=node_id,
             stamp=stamp,
@@ -135,7 +137,7 @@ class PageApp:
                         async for each in self.streams.events(content):
                             yield each
                 except IscpError as error:
-                    yield event("gone" if isinstance(error, NotAuthenticated) else "fault", str(error))
+                    yield event("gone" if isinstance(error, NotAuthenticated) else "fault", self._say(str(error)))
 
             return StreamingResponse(events(), media_type="text/event-stream")
 

@@ -10,6 +10,7 @@ from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_requests import JobName
 from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows
 from iscp.core.job.iteration import HistoryEntry
+from iscp.core.run.run_words import words_of_a_run
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
 from iscp.page.boards.builds_board import builds_board
 from iscp.page.boards.cluster_board import cluster_board
@@ -242,10 +243,14 @@ BOARDS: Mapping[str, Board] = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An offer of a page: its boards, and with `changes` the changes of jobs and nodes."""
+    """An offer of a page: its boards, and with `changes` the changes of jobs and nodes.
+
+    `say` returns an error, a warning or a remedy in the words of whoever offers the page: all are worded for a cluster.
+    """
 
     boards: Sequence[Board]
     changes: bool
+    say: Callable[[str], str] = str
 
 
 OF_A_CLUSTER = Offer(tuple(BOARDS.values()), changes=True)
@@ -253,5 +258,6 @@ OF_A_CLUSTER = Offer(tuple(BOARDS.values()), changes=True)
 OF_A_RUN = Offer(
     tuple(BOARDS[name] for name in ("freshness", "lineage", "timeline", "trouble", "job")),
     changes=False,
+    say=words_of_a_run,
 )
 """The offer for jobs that run without a cluster: nothing that only a node has or does."""

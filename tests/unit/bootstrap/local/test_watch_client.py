@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow, JobState, JobStatus
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE
 from iscp.core.query.query_explanation import QueryExplanation
-from iscp.core.values.errors import TableNotFound
+from iscp.core.values.errors import ErrorCode, TableNotFound
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import PageApp
 from iscp.page.serving.page_boards import BOARDS, OF_A_RUN
@@ -146,3 +147,12 @@ def test_a_job_that_is_not_taken_in_has_a_board_too(page: Page) -> None:
 def test_a_job_is_explained_as_files_want_it(page: Page) -> None:
     assert "kept by hand" in page.get("/explain", **JOB)
     assert page.elsewhere.explained == [page.request]
+
+
+def test_what_is_wrong_is_said_in_words_of_a_run(page: Page) -> None:
+    fault = "a column is gone. Have it renamed, then resume the job, or use `iscp-admin job resync`"
+    status = JobStatus(error_code=ErrorCode.INVALID_REQUEST, error_msg=fault, warning="resume the job")
+    page.jobs.take(0, page.row._replace(state=JobState.ERROR, status_json=status.to_json()))
+    for text in (page.get("/trouble"), page.get("/job", **JOB)):
+        assert "then run the job again, or use a full refresh" in text
+        assert not re.search(r"resume the job|resync|iscp-admin", text)
