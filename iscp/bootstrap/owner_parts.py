@@ -23,6 +23,7 @@ from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
+from iscp.runtime.admin.lagging_jobs import lagging_jobs
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
@@ -63,7 +64,7 @@ def compose_services(
     places = compose_places(config)
     validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
     plain = JobViews(owner, nodes, kind, clock, config.probe)
-    retention = RetentionWatch(owner, plain, catalog, places, clock)
+    retention = RetentionWatch(lagging_jobs(owner, plain, clock), catalog, places, clock)
     figures = FigureReader(kind, places).read
     views = JobViews(owner, nodes, kind, clock, config.probe, figures, retention.retained_s)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault)

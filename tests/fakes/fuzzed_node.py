@@ -40,7 +40,7 @@ from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
 from iscp.runtime.reads.feed_service import NodeFeeds, feed_turns
-from iscp.runtime.reads.search_service import OwnerSearch
+from iscp.runtime.reads.search_service import JobSearch, owners_jobs_at
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
@@ -79,7 +79,7 @@ class FuzzedNode:
         self.tokens = FakeTokens()
         access = TokenService(self.tokens, FakeAudit(), clock, secrets.token_hex)
         turns = AccountTurns(TurnBounds(4, 2, 30.0), clock, "search", "search", "Retry")
-        searches = OwnerSearch(owner, catalog, lambda row, version, timeout_s, alive: None, FakeIndexes().search, turns)
+        searches = JobSearch(owners_jobs_at(owner), catalog, FakeIndexes().search, turns)
         feeds = FeedServer(_feeds(clock), OwnersJobs(self.admin, Forwarding(lambda: None)).job)
         services = (
             *(OperatorServer(self.operator), BuildServer(builds), SearchServer(searches), feeds),

@@ -1,4 +1,4 @@
-"""At the owner: finds out for how long the sources of jobs that lag retain what these have yet to read.
+"""Finds out for how long the sources of jobs that lag retain what these have yet to read.
 
 What a job has not read when VACUUM removes files, or the log is cleaned, can be had from all rows alone. So users are
 to see it before, while the job can still be repaired or the retention raised.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.core.api.api_views import JobView
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.several_tables import further_tables
 from iscp.core.job.source_holds import retention_s
@@ -19,10 +17,8 @@ from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.access.target_reads import TargetReads
-from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.loop.paced_thread import PacedThread
 from iscp.runtime.loop.threads import THREADS
-from iscp.runtime.owner.owner_loop import OwnerLoop
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +36,21 @@ READ_S = 5.0
 
 
 class RetentionWatch:
-    """Reads the retention of sources in turns, on a thread of its own. `retained_s` is for any thread."""
+    """Reads the retention of sources in turns, on a thread of its own. `retained_s` is for any thread.
+
+    `lagging` returns a row of each job that lags by so many seconds at least, those that lag most first; where it
+    raises NotOwner or Unavailable, nothing is known.
+    """
 
     def __init__(
         self,
-        owner: OwnerLoop,
-        views: JobViews,
+        lagging: Callable[[float], Sequence[JobRow]],
         catalog: Catalog,
         places: PlaceGuard,
         clock: Clock,
         threads: Threads = THREADS,
     ) -> None:
-        self._owner = owner
-        self._views = views
+        self._lagging = lagging
         self._catalog = catalog
         self._places = places
         self._clock = clock
@@ -75,7 +73,7 @@ class RetentionWatch:
     def turn(self) -> None:
         """Read what tables say of their retention; what was known of others is forgotten."""
         try:
-            lagging = self._lagging()
+            lagging = self._lagging(LAG_MIN_S)
         except (NotOwner, Unavailable):
             self._known = {}
             return
@@ -90,12 +88,6 @@ class RetentionWatch:
                     self._read(row, uri, found)
         self._known = found
 
-    def _lagging(self) -> Sequence[JobRow]:
-        """Return a row of each job that lags, those that lag most first."""
-        rows = self._owner.current_writer().read(_applied_before(self._clock.now_s() - LAG_MIN_S))
-        lags = {view.job_id: view.lag_s for view in self._views.of(rows) if _falls_behind(view)}
-        return sorted((row for row in rows if row.job_id in lags), key=lambda row: lags[row.job_id], reverse=True)
-
     def _read(self, row: JobRow, uri: str, found: dict[str, float]) -> None:
         catalog = self._places.catalog(row.key.account, self._catalog)
         try:
@@ -105,17 +97,3 @@ class RetentionWatch:
             return
         if known_s is not None:
             found[uri] = known_s
-
-
-def _applied_before(at_s: float) -> Callable[[JobBook], list[JobRow]]:
-    """Return what reads the jobs that may lag since then: no job lags by more than its watermark is old."""
-
-    def read(book: JobBook) -> list[JobRow]:
-        rows = (row for row in book.rows() if row.drop_at_s is None)
-        return [row for row in rows if row.watermark.version >= 0 and row.watermark.at_s <= at_s]
-
-    return read
-
-
-def _falls_behind(view: JobView) -> bool:
-    return view.lag_s >= LAG_MIN_S

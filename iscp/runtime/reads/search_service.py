@@ -1,25 +1,27 @@
-"""Searches of indexes, answered by the owner: it alone knows whose target an index is (port Searching).
+"""Searches of indexes, answered by who knows whose target an index is (port Searching): the owner, or a run.
 
-A search goes to the owner as other calls do. Whoever needs more searches than one node can carry out reads the index by
-the library, which needs no node.
+In a cluster a search goes to the owner as other calls do. Whoever needs more searches than one node can carry out reads
+the index by the library, which needs no node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
 from iscp.core.job.job_row import JobRow
+from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import InvalidRequest, no_index_at
 from iscp.ports.catalog import Catalog
 from iscp.ports.engine import NO_DEATHS, JobDeaths
+from iscp.ports.system import Clock
 from iscp.ports.target_reading import IndexSearch
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.reads.account_turns import AccountTurns
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
 from iscp.runtime.reads.work_for_jobs import at_work_for
 
 VersionWait = Callable[[JobRow, int, float, Callable[[], bool]], object]
@@ -29,20 +31,47 @@ Raises TimedOut, JobFailed, Unavailable.
 """
 
 
-class OwnerSearch:
-    """Searches of what jobs maintain: no other place of the node's machine or stores is opened for a caller."""
+JobsAt = Callable[[str], Sequence[JobRow]]
+"""Return the jobs whose target is at this place, as it is normalized."""
+
+
+def owners_jobs_at(owner: OwnerLoop) -> JobsAt:
+    """Return what finds jobs by their targets at the owner. It raises NotOwner, Unavailable."""
+
+    def found(place: str) -> Sequence[JobRow]:
+        return owner.current_writer().read(lambda book: _jobs_at(book, place))
+
+    return found
+
+
+def search_turns(bounds: SearchBounds, clock: Clock) -> AccountTurns:
+    """Return the turns of a process's searches."""
+    return AccountTurns(
+        TurnBounds(bounds.node_max, bounds.account_max, bounds.timeout_s),
+        clock,
+        "iscp-search",
+        "search",
+        "Retry, search for less, or raise `search.node_max` and `search.timeout_s`",
+    )
+
+
+class JobSearch:
+    """Searches of what jobs maintain: no other place of this process's machine or stores is opened for a caller.
+
+    Without `wait` nobody waits for a version: the index has it, or the search is refused.
+    """
 
     def __init__(
         self,
-        owner: OwnerLoop,
+        jobs_at: JobsAt,
         catalog: Catalog,
-        wait: VersionWait,
         search: IndexSearch,
         turns: AccountTurns,
         places: PlaceGuard = ANYWHERE,
         deaths: JobDeaths = NO_DEATHS,
+        wait: VersionWait | None = None,
     ) -> None:
-        self._owner = owner
+        self._jobs_at = jobs_at
         self._catalog = catalog
         self._wait = wait
         self._search = search
@@ -55,7 +84,7 @@ class OwnerSearch:
         account, target = row.key.account, row.spec.consumer.target
         # A link that was put there since leads nowhere else.
         self._places.require_target(account, target, "uri")
-        if request.min_version is not None:
+        if request.min_version is not None and self._wait is not None:
             self._wait(row, request.min_version, request.wait_s, alive)
         # The job has applied the version: what the index says of itself has to agree at once.
         of_target = replace(request, uri=target, wait_s=0.0)
@@ -71,11 +100,7 @@ class OwnerSearch:
 
     def _job_of(self, uri: str, account: str) -> JobRow:
         """Return the job that maintains the index. Raises TableNotFound where the account (empty: any) has none."""
-        writer = self._owner.current_writer()
-        found = writer.read(lambda book: _jobs_at(book, uri))
-        if not found:
-            place = self._normalized(uri)
-            found = writer.read(lambda book: _jobs_at(book, place))
+        found = self._jobs_at(uri) or self._jobs_at(self._normalized(uri))
         row = next((each for each in found if account in ("", each.key.account)), None)
         if row is None or row.spec.consumer.kind not in INDEX_KINDS:
             raise no_index_at(uri)

@@ -15,6 +15,7 @@ from iscp.core.values.errors import StorageError
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.lagging_jobs import lagging_jobs
 from iscp.runtime.admin.retention_watch import LAG_MIN_S, RetentionWatch
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.clock import FakeClock
@@ -47,7 +48,7 @@ def watched(desk: Desk, catalog: RetainingCatalog, lag_s: float, places: PlaceGu
     views = JobViews(desk.world.owner, desk.nodes, lambda name: FakeKind(), desk.world.clock, ProbeConfig())
     clock = FakeClock(desk.admin.status(X).applied_at_s + lag_s)
     lagging: Any = LaggingViews(views, lag_s)
-    watch = RetentionWatch(desk.world.owner, lagging, catalog, places, clock)
+    watch = RetentionWatch(lagging_jobs(desk.world.owner, lagging, clock), catalog, places, clock)
     watch.turn()
     return watch
 

@@ -24,7 +24,7 @@ from iscp.core.values.errors import (
 )
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
-from iscp.runtime.reads.search_service import OwnerSearch
+from iscp.runtime.reads.search_service import JobSearch, owners_jobs_at
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.deaths import FakeDeaths
 from tests.fakes.owned_jobs import register, row
@@ -48,8 +48,8 @@ class Searched:
         self.behind = False
         turns = AccountTurns(TurnBounds(4, 2, 10.0), SystemClock(), "search", "search", "Retry")
         self.deaths = FakeDeaths()
-        search = self.indexes.search
-        self.service = OwnerSearch(self.world.owner, self.catalog, self.wait, search, turns, places, self.deaths)
+        jobs_at, search = owners_jobs_at(self.world.owner), self.indexes.search
+        self.service = JobSearch(jobs_at, self.catalog, search, turns, places, self.deaths, self.wait)
 
     def wait(self, job: JobRow, version: int, timeout_s: float, alive: Callable[[], bool]) -> None:
         self.waits.append((job.job_id, version, timeout_s))

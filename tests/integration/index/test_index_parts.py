@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.bootstrap.index_parts import default_index_services
-from iscp.bootstrap.read_parts import NodeSearch
+from iscp.bootstrap.index_parts import NodeSearch, default_index_services
 from iscp.core.api.search_views import SearchRequest
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.embedding.embedder import Known
