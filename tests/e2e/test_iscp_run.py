@@ -174,6 +174,12 @@ def test_a_signal_while_spark_starts_ends_the_run_and_the_start(project: Project
 
 
 def test_a_watch_shows_its_jobs_on_a_page_and_ends_in_order(project: Project) -> None:
+    with (project.root / "jobs.yaml").open("a") as file:
+        options = "{columns: [customer]}"
+        file.write(
+            f"- {{table: {project.orders}, name: words, consumer: fulltext, target: {project.root}/words, key: [id],"
+            f" options: {options}}}\n"
+        )
     child = project.start("--watch", "--page")
     assert child.stderr is not None
     address = next(line for line in child.stderr if "http://" in line).partition("http://")[2].strip().rstrip("/")
@@ -184,12 +190,24 @@ def test_a_watch_shows_its_jobs_on_a_page_and_ends_in_order(project: Project) ->
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
-    wait_for("all targets are fresh", lambda: get("/?condition=fresh")[1].count('<tr class="fresh">') == 3, TIMEOUT_S)
+    wait_for("all targets are fresh", lambda: get("/?condition=fresh")[1].count('<tr class="fresh">') == 4, TIMEOUT_S)
     project.change()
     project.wait_fresh()
     job = f"/job?table={quote(project.orders)}&name=copy"
     wait_for("its board says so", lambda: "<dd>version 2 of 2, seq" in get(job)[1], TIMEOUT_S)
-    for path in ("/", "/lineage", "/timeline", "/trouble", job, job.replace("/job", "/spark.svg")):
+    found = f"/search?index={project.root}/words&text=c1"
+    wait_for("rows of version 2 are found", lambda: "at version 2 of the source" in get(found)[1], TIMEOUT_S)
+    assert "is the target of no job" in get(f"/search?index={project.orders}&text=c1")[1]
+    for path in (
+        "/",
+        "/lineage",
+        "/timeline",
+        "/builds",
+        "/trouble",
+        "/search",
+        job,
+        job.replace("/job", "/spark.svg"),
+    ):
         assert get(path)[0] == 200, path
     assert get("/cluster")[0] == 404
     assert get("/", host="another.example")[0] == 403

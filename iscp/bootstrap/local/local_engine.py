@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.log.commits import newest_commit
@@ -70,11 +71,10 @@ class LocalEngine:
         self._clock, failpoints = SystemClock(), EnvironmentFailpoints()
         tables = TableAccess(spark, self._clock, failpoints, config.spark.direct_bytes_max)
         self._source = source = tables.source()
-        registry = ConsumerRegistry(
-            config.consumers.allow, lambda: index_services(config, self._clock, failpoints, awaited=True)
-        )
+        self._indexes = cache(lambda: index_services(config, self._clock, failpoints, awaited=True))
+        registry = ConsumerRegistry(config.consumers.allow, self._indexes)
         self._kinds = registry.kind
-        catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
+        self._catalog = catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
         ports = IterationPorts(
             engine=tables.engine(),
             source=source,
@@ -157,10 +157,11 @@ class LocalEngine:
         parts = compose_watch(self._config, self._spark, self._tables, self._ports, self._registrar, self._kinds)
         if page is None:
             return LocalWatch(parts, jobs, plan, orders, listener)
-        from iscp.bootstrap.local.watch_page import open_page
+        from iscp.bootstrap.local.watch_page import PageTools, open_page
 
         chosen = {number: jobs[number] for number in plan.chosen}
-        opened = open_page(page, self._config, parts, chosen, self._kinds, self.explain, self._clock)
+        tools = PageTools(self._kinds, self._catalog, self.explain, self._indexes)
+        opened = open_page(page, self._config, parts, chosen, tools, self._clock)
         return LocalWatch(parts, jobs, plan, orders, listener, opened)
 
     def forecast(self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders) -> list[JobForecast]:

@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.api.api_views import EventView, JobView, LeftOutRows
+from iscp.core.api.search_views import SearchAnswer, SearchRequest
+from iscp.core.build.api_builds import BuildView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState
 from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.values.progress import RunProgress
 from iscp.page.serving.viewer_calls import Viewer, ViewerClient, ViewerClients
+from iscp.ports.target_reading import Searching
 from iscp.runtime.admin.target_figures import TargetFigures
+from iscp.runtime.local.watched_builds import watched_builds
 from iscp.runtime.local.watched_jobs import WatchedJobs
 
 LEFT_OUT_ROWS = 20
@@ -30,6 +34,7 @@ class JobReads:
     figures: Callable[[JobRow], TargetFigures]
     dead_letters: Callable[[JobRow, int], LeftOutRows]
     explain: Callable[[RegisterRequest], QueryExplanation]
+    search: Searching
 
 
 class _Nobody:
@@ -42,6 +47,17 @@ class _Nobody:
         return []
 
 
+class _Builds:
+    """The first snapshots that this process builds."""
+
+    def __init__(self, jobs: WatchedJobs, reads: JobReads) -> None:
+        self._jobs = jobs
+        self._reads = reads
+
+    def list(self) -> Sequence[BuildView]:
+        return watched_builds(self._jobs.rows(), self._reads.progress)
+
+
 class WatchClient(ViewerClient):
     """Answers all viewers alike."""
 
@@ -50,6 +66,10 @@ class WatchClient(ViewerClient):
     def __init__(self, jobs: WatchedJobs, reads: JobReads) -> None:
         self._jobs = jobs
         self._reads = reads
+
+    @property
+    def builds(self) -> _Builds:
+        return _Builds(self._jobs, self._reads)
 
     def jobs(self, *, limit: int) -> list[JobView]:
         return self._jobs.views()[:limit]
@@ -82,6 +102,11 @@ class WatchClient(ViewerClient):
     def explain(self, table: str, name: str, *, account: str) -> QueryExplanation:
         """Explain how the job's query is maintained. Raises IscpError."""
         return self._reads.explain(self._jobs.requested(table, name, account).request)
+
+    def search(self, uri: str, text: str, *, k: int, highlight: bool, account: str) -> SearchAnswer:
+        """Search an index that a job of this watch keeps. Raises IscpError."""
+        wanted = SearchRequest(uri, text, k=k, highlight=highlight, wait_s=0.0)
+        return self._reads.search.search(wanted, account, lambda: True)
 
 
 class WatchClients(ViewerClients):

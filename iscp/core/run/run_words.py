@@ -35,6 +35,8 @@ _WORDS = {
     "register a job with": "give the job",
     "delete it and register it with": "give the job",
     ", and restart the nodes": ", and run the job again",
+    "; see `iscp-admin job list`": "",
+    " computed by ranges of it, on all nodes": " computed in one go, as a cluster would by ranges of it",
     "the node's": "the",
     "the node may": "you may",
     "the node is": "this process is",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.progress import RunProgress
+from iscp.core.values.progress import RunProgress, done_share
 from iscp.page.boards.job_facts import JobFacts, error_name, facts_of, spec_text
-from iscp.page.boards.shown_values import age, count, moment, share, short, size, span, until
+from iscp.page.boards.shown_values import age, count, moment, share, short, size, span, until, version
 
 ITERATIONS_MAX = 40
 """Iterations of a job's history that its board shows, the newest ones."""
@@ -100,7 +100,7 @@ def job_board(job: JobView, history: Sequence[HistoryEntry], now_s: float) -> Jo
         job=facts,
         why=why_it_waits(job, now_s),
         progress=job.progress,
-        progress_share=_progress_share(job.progress),
+        progress_share=done_share(job.progress) if job.progress is not None else 0.0,
         faults=_faults(job, facts, now_s),
         bars=_bars(history[:ITERATIONS_MAX]),
         positions=[
@@ -138,6 +138,8 @@ def _why_held_up(job: JobView, now_s: float) -> str:
         case Reason.QUARANTINED:
             return "It keeps failing, and is tried rarely. Resume it once the fault is repaired."
         case Reason.RETRYING:
+            if not status.failures and job.seq == 0 and job.applied_version < 0:
+                return "It could not begin: see what is wrong. It is tried again."
             when = f" {until(status.retry_at_s, now_s)}" if status.retry_at_s else ""
             return f"Its last {_times(status.failures)} failed; it is tried again{when}."
         case Reason.QUOTA:
@@ -179,15 +181,6 @@ def actions_of(job: JobView) -> Sequence[str]:
 
 def _times(failures: int) -> str:
     return f"{count(failures)} iterations" if failures > 1 else "iteration"
-
-
-def _progress_share(progress: RunProgress | None) -> float:
-    """Return how much of an iteration is done, from 0 to 1; 0 where that is not known."""
-    if progress is None:
-        return 0.0
-    if progress.rows_total > 0:
-        return share(progress.rows_read, progress.rows_total)
-    return share(progress.bytes_read, progress.bytes_total)
 
 
 def _faults(job: JobView, facts: JobFacts, now_s: float) -> Sequence[Fault]:
@@ -248,7 +241,7 @@ def _bar(entry: HistoryEntry, longest: float) -> IterationBar:
     rows_in = entry.usage.rows_read if entry.usage is not None else entry.rows_in
     return IterationBar(
         seq=entry.seq,
-        range=f"{entry.from_version} → {entry.to_version}",
+        range=f"{version(entry.from_version)} → {version(entry.to_version)}",
         at_s=entry.end_at_s,
         took=span(entry.end_at_s - entry.start_at_s),
         lag=span(lag_s) if entry.source_commit_at_s > 0 else "",

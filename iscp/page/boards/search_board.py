@@ -31,8 +31,8 @@ _BEGIN, _END = "<em>", "</em>"
 
 @dataclass(frozen=True, slots=True)
 class ShownHit:
-    """A hit: its key in one line, its columns, and of columns in which words were found the texts of fragments, each
-    with whether it is marked.
+    """A hit: its key in one line, its other columns, and of columns in which words were found the texts of fragments,
+    each with whether it is marked.
     """
 
     key: str
@@ -61,15 +61,18 @@ def wanted_of(query: Mapping[str, str]) -> tuple[str, str]:
 def search_board(
     jobs: Sequence[JobFacts], query: Mapping[str, str], answer: SearchAnswer | None, fault: str = ""
 ) -> SearchBoard:
-    """Return the board; `fault` says why there is no answer."""
+    """Return the board; `fault` says why there is no answer. An address without an index wants the only one."""
     uri, text = wanted_of(query)
     indexes = sorted((job for job in jobs if job.kind in INDEX_KINDS and job.target), key=lambda job: job.target)
     hits = [_hit(each) for each in answer.hits] if answer is not None else []
+    if not uri and len(indexes) == 1:
+        uri = indexes[0].target
     return SearchBoard(uri, text, indexes[:INDEXES_MAX], answer, hits, fault)
 
 
 def _hit(hit: SearchHit) -> ShownHit:
-    columns = [(name, _text(value)) for name, value in hit.columns.items() if name not in hit.highlights]
+    shown = {*hit.key, *hit.highlights}
+    columns = [(name, _text(value)) for name, value in hit.columns.items() if name not in shown]
     return ShownHit(
         key=", ".join(f"{name} = {_text(value)}" for name, value in hit.key.items()),
         score=f"{hit.score:.4g}",

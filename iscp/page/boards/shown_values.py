@@ -53,6 +53,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}" if math.isfinite(number) and number >= 0 else UNKNOWN_TEXT
 
 
+def some(number: int, what: str) -> str:
+    """Return a number of things with their name, as `1 row` or `2,000 rows`."""
+    return f"{count(number)} {what}" if number == 1 else f"{count(number)} {what}s"
+
+
 def size(number: float) -> str:
     """Return bytes in the unit that has few digits; UNKNOWN_TEXT below 0."""
     if not math.isfinite(number) or number < 0:

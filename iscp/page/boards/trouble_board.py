@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import EventView
 from iscp.page.boards.job_facts import JobFacts, error_name
-from iscp.page.boards.shown_values import count, moment, span, until
+from iscp.page.boards.shown_values import moment, some, span, until
 
 ROWS_MAX = 100
 """Jobs that each kind of trouble shows; how many more there are is said."""
@@ -114,7 +114,7 @@ _KINDS: tuple[Kind, ...] = (
         "Dead letters",
         "Rows of these jobs are left out of their targets.",
         lambda job: job.dead_letters > 0,
-        lambda job, _: f"{count(job.dead_letters)} rows",
+        lambda job, _: some(job.dead_letters, "row"),
         "Make the keys unique at the source; rows then return by themselves.",
     ),
     (

@@ -165,7 +165,7 @@ def _recent_histories(visit: Visit, snapshot: JobSnapshot) -> tuple[Mapping[str,
 
 def _builds(visit: Visit) -> Mapping[str, Any]:
     snapshot = visit.jobs()
-    found = visit.answers.newest(visit.viewer, "builds", lambda client: whole(client).builds.list())
+    found = visit.answers.newest(visit.viewer, "builds", lambda client: client.builds.list())
     return {"board": builds_board(found.value, snapshot.jobs), "snapshot": snapshot, "answer": found}
 
 
@@ -177,7 +177,7 @@ def _search(visit: Visit) -> Mapping[str, Any]:
         accounts = {job.account for job in snapshot.jobs if job.target == uri}
         account = accounts.pop() if len(accounts) == 1 else ""
         try:
-            answer = whole(visit.client).search(uri, text, k=HITS, highlight=True, account=account)
+            answer = visit.client.search(uri, text, k=HITS, highlight=True, account=account)
         except NotAuthenticated:
             raise
         except IscpError as error:  # what was entered is shown with it
@@ -256,7 +256,7 @@ class Offer:
 OF_A_CLUSTER = Offer(tuple(BOARDS.values()), changes=True)
 
 OF_A_RUN = Offer(
-    tuple(BOARDS[name] for name in ("freshness", "lineage", "timeline", "trouble", "job")),
+    tuple(BOARDS[name] for name in ("freshness", "lineage", "timeline", "builds", "trouble", "search", "job")),
     changes=False,
     say=words_of_a_run,
 )

@@ -24,7 +24,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("span", "age", "until", "moment", "count", "size", "version", "short", "last_part", "share"):
+    for name in ("span", "age", "until", "moment", "count", "some", "size", "version", "short", "last_part", "share"):
         made.globals[name] = getattr(shown_values, name)
     made.globals["address"] = address
     made.globals["job_address"] = job_address

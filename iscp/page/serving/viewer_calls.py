@@ -26,6 +26,8 @@ from iscp.client.feed_client import FeedClient
 from iscp.client.operator_client import OperatorClient
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import EventView, JobView, LeftOutRows
+from iscp.core.api.search_views import SearchAnswer
+from iscp.core.build.api_builds import BuildView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.query.query_explanation import QueryExplanation
 from iscp.wire.v1 import admin_pb2_grpc, search_pb2_grpc
@@ -62,11 +64,18 @@ class Audits(Protocol):
     def audit(self, *, limit: int) -> Sequence[AuditEntry]: ...
 
 
+class ListsBuilds(Protocol):
+    def list(self) -> Sequence[BuildView]: ...
+
+
 class ViewerClient(Protocol):
     """The calls of boards that need no cluster, as `Client` has them."""
 
     @property
     def operator(self) -> Operates: ...
+
+    @property
+    def builds(self) -> ListsBuilds: ...
 
     @property
     def access(self) -> Audits: ...
@@ -82,6 +91,8 @@ class ViewerClient(Protocol):
     def dead_letters(self, table: str, name: str, *, account: str) -> LeftOutRows: ...
 
     def explain(self, table: str, name: str, *, account: str) -> QueryExplanation: ...
+
+    def search(self, uri: str, text: str, *, k: int, highlight: bool, account: str) -> SearchAnswer: ...
 
 
 class ViewerClients(Protocol):

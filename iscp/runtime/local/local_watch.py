@@ -28,7 +28,7 @@ from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, TableNotFound, Te
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.progress import RunProgress
 from iscp.ports.catalog import LogNotices
-from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
+from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.local_run import RequestedJob, RunListener, failed
 from iscp.runtime.local.unit_runner import result_of
 from iscp.runtime.worker.executor import Executor
@@ -36,7 +36,10 @@ from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from iscp.runtime.local.watched_jobs import WatchedJobs  # of a page alone
+    # These are of a page alone.
+    from iscp.ports.target_reading import Searching
+    from iscp.runtime.admin.retention_watch import RetentionWatch
+    from iscp.runtime.local.watched_jobs import WatchedJobs
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +73,25 @@ class PageServes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WatchPage:
-    """A page on which a watch is seen: its server, which has taken the port of `address`, and what it shows."""
+    """A page on which a watch is seen: its server, which has taken the port of `address`, and what it shows.
+
+    `retention` finds out what sources retain, and `searches` answers searches of indexes.
+    """
 
     server: PageServes
     address: str
     shown: WatchedJobs
+    retention: RetentionWatch
+    searches: Searching
+
+    def begin(self) -> None:
+        self.retention.start()
+        self.server.ready()
+
+    def end(self) -> None:
+        self.searches.close()
+        self.retention.close()
+        self.server.stop(0.0)
 
 
 @dataclass(slots=True)
@@ -127,7 +144,7 @@ class LocalWatch:
         parts.maintenance.start()
         try:
             if self.page is not None:
-                self.page.server.ready()
+                self.page.begin()
             while not self._stopped and parts.alive():
                 self._register_waiting()
                 with suppress(queue.Empty):
@@ -135,7 +152,7 @@ class LocalWatch:
             return self._stopped
         finally:
             if self.page is not None:
-                self.page.server.stop(0.0)
+                self.page.end()
             self._notices.close()
             parts.maintenance.close(SCHEDULER_WAIT_S)
             parts.executor.close(drain=True, wait_s=stop_s)
@@ -157,20 +174,20 @@ class LocalWatch:
         """Take a job in; return False if it is to be tried again later."""
         job = self._jobs[number]
         try:
-            row = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild).row
+            registered = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild)
         except (TableNotFound, TemporaryError) as error:
             self._refuse(number, failed(job, error), again=True)
             return False
         except Exception as error:  # noqa: BLE001  (one job's fault is its own)
             self._refuse(number, failed(job, error), again=False)
             return True
-        self._take(number, row)
+        self._take(number, registered)
         return True
 
-    def _take(self, number: int, row: JobRow) -> None:
+    def _take(self, number: int, registered: RegisteredJob) -> None:
         with self._lock:
             watched = self._watched
-            row = with_own_table_id(row, watched.rows.get, watched.places.get)
+            row = with_own_table_id(registered.row, watched.rows.get, watched.places.get)
             shard, new = row.key.shard, row.key.table_id not in watched.places
             watched.places[row.key.table_id] = row.table_uri
             watched.rows[row.key], watched.numbers[row.key] = row, number
@@ -179,7 +196,7 @@ class LocalWatch:
             jobs = tuple(each for each in watched.rows.values() if each.key.shard == shard)
         self._listener.begin(number)
         if self.page is not None:
-            self.page.shown.take(number, row)
+            self.page.shown.take(number, row, registered.position)
         epoch = TableEpoch(1, len(jobs))
         order = StartShard(shard, epoch, jobs) if new else UpdateShard(shard, epoch, jobs)
         self._parts.scheduler.post(order)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.protocol.messages import SourceSeen
@@ -15,6 +15,7 @@ from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason, apply_rep
 from iscp.core.run.run_result import RunResult
 from iscp.core.values.errors import JobNotFound
 from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.watermark import Position
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_views import view_of
 from iscp.runtime.local.local_run import RequestedJob
@@ -43,10 +44,17 @@ class WatchedJobs:
     """The jobs by their numbers in the plan. Safe for threads; nothing in it waits.
 
     `node_id` is the name by which iterations call this process, and for `silent_s` seconds nothing need be heard of a
-    table that does not move.
+    table that does not move. `retained_s` says for how long a job's sources retain what was removed.
     """
 
-    def __init__(self, jobs: Mapping[int, RequestedJob], node_id: str, clock: Clock, silent_s: float) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[int, RequestedJob],
+        node_id: str,
+        clock: Clock,
+        silent_s: float,
+        retained_s: Callable[[JobRow], float] = lambda row: 0.0,
+    ) -> None:
         self.node_id = node_id
         self._jobs = jobs
         self._named: dict[str, list[int]] = {}
@@ -54,6 +62,7 @@ class WatchedJobs:
             self._named.setdefault(job.planned.name, []).append(number)
         self._clock = clock
         self._silent_s = silent_s
+        self._retained_s = retained_s
         self._began_at_s = clock.now_s()
         self._history_max = max(1, min(HISTORY_MAX, ENTRIES_MAX // max(1, len(jobs))))
         self._faults: dict[int, tuple[RunResult, bool]] = {}
@@ -70,8 +79,11 @@ class WatchedJobs:
         with self._lock:
             self._faults[number] = fault, again
 
-    def take(self, number: int, row: JobRow) -> None:
-        """Note that a job is taken in."""
+    def take(self, number: int, row: JobRow, position: Position | None = None) -> None:
+        """Note that a job is taken in. `position` is what its target said, from which the job goes on."""
+        if position is not None and row.watermark.version >= 0:
+            status = JobStatus(dead_letters=position.dead.rows, sources=position.sources)
+            row = row._replace(status_json=status.to_json())
         with self._lock:
             self._faults.pop(number, None)
             self._keys[number], self._rows[row.key] = row.key, row
@@ -118,6 +130,23 @@ class WatchedJobs:
             key = self._keys.get(self._number(table, name, account))
             return None if key is None else self._rows[key]
 
+    def rows(self) -> list[JobRow]:
+        """Return the rows of all jobs that are taken in, in the order in which they are written."""
+        with self._lock:
+            return [self._rows[self._keys[number]] for number in sorted(self._keys)]
+
+    def at(self, target: str) -> list[JobRow]:
+        """Return the rows of the jobs that keep the target at this place, as it is normalized."""
+        with self._lock:
+            numbers = [number for number in sorted(self._keys) if self._jobs[number].planned.target == target]
+            return [self._rows[self._keys[number]] for number in numbers]
+
+    def lagging(self, least_s: float) -> list[JobRow]:
+        """Return the rows of the jobs that lag by so many seconds at least, those that lag most first."""
+        lags = {view.job_id: view.lag_s for view in self.views() if view.applied_version >= 0}
+        found = [row for row in self.rows() if lags.get(row.job_id, -1.0) >= least_s]
+        return sorted(found, key=lambda row: lags[row.job_id], reverse=True)
+
     def requested(self, table: str, name: str, account: str) -> RequestedJob:
         """Return the job as files want it. Raises JobNotFound."""
         with self._lock:
@@ -145,7 +174,8 @@ class WatchedJobs:
     def _view(self, number: int, known: _JobKnown) -> JobView:
         """Return the view; it takes long for ten thousand jobs, and so is made while nobody waits for the lock."""
         if known.row is not None:
-            return view_of(known.row, known.seen, self.node_id, self._silent_s, self._clock.now_s())
+            view = view_of(known.row, known.seen, self.node_id, self._silent_s, self._clock.now_s())
+            return replace(view, retained_s=self._retained_s(known.row))
         job, fault, again = known.job, known.fault, known.again
         status = JobStatus(error_code=fault.error_code, error_msg=fault.error) if fault is not None else JobStatus()
         table = job.planned.reads[0]

@@ -64,7 +64,9 @@ def test_nothing_is_wider_than_a_phone(chromium: Browser, page: PageServer, name
     tab.context.close()
 
 
-@pytest.mark.parametrize("name", ["freshness", "lineage", "timeline", "trouble", "job", "failed"])
+@pytest.mark.parametrize(
+    "name", ["freshness", "lineage", "timeline", "builds", "trouble", "search", "found", "job", "failed"]
+)
 def test_the_page_of_a_run_is_accessible_and_as_narrow(chromium: Browser, name: str) -> None:
     with page_of(busy_cluster(), FakeClock(NOW_S), offer=OF_A_RUN) as page:
         tab = opened(chromium, page, PATHS[name], viewport=PHONE)

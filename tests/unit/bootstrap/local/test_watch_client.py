@@ -10,12 +10,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from iscp.bootstrap.local.watch_client import LEFT_OUT_ROWS, JobReads, WatchClient, WatchClients
+from iscp.coordination.protocol.events import Seen
+from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow, JobState, JobStatus
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE
 from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.values.errors import ErrorCode, TableNotFound
+from iscp.core.values.progress import RunProgress
+from iscp.core.values.watermark import Watermark
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import PageApp
 from iscp.page.serving.page_boards import BOARDS, OF_A_RUN
@@ -25,6 +29,7 @@ from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.local_run import failed
 from iscp.runtime.local.watched_jobs import WatchedJobs
 from tests.fakes.local_runs import TABLE, Local
+from tests.fakes.searches import FakeSearches
 
 JOB = {"table": TABLE, "name": "copy"}
 
@@ -34,16 +39,24 @@ class Elsewhere:
     """What of jobs is read elsewhere, and of which it was."""
 
     explained: list[RegisterRequest] = field(default_factory=list)
+    searches: FakeSearches = field(default_factory=FakeSearches)
     progress_of: list[str] = field(default_factory=list)
+
+    progress: RunProgress | None = None
 
     def reads(self) -> JobReads:
         return JobReads(
-            progress=lambda job_id: self.progress_of.append(job_id),
+            progress=self._progress,
             maintenance=lambda job_id: NO_MAINTENANCE,
             figures=lambda row: TargetFigures({"documents": 12.0}),
             dead_letters=self._dead_letters,
             explain=self._explain,
+            search=self.searches,
         )
+
+    def _progress(self, job_id: str) -> RunProgress | None:
+        self.progress_of.append(job_id)
+        return self.progress
 
     def _dead_letters(self, row: JobRow, limit: int) -> LeftOutRows:
         assert limit == LEFT_OUT_ROWS
@@ -60,7 +73,8 @@ class Page:
     def __init__(self, local: Local) -> None:
         requests = local.request("copy"), local.request("late")
         requested = local.requested(*requests)
-        self.jobs = WatchedJobs(dict(enumerate(requested)), "run", local.clock, 40.0)
+        self.clock, self.retained_s = local.clock, 0.0
+        self.jobs = WatchedJobs(dict(enumerate(requested)), "run", local.clock, 40.0, lambda row: self.retained_s)
         self.row = local.registrar.register(requests[0], RunOrders()).row
         self.request = requests[0]
         self.jobs.take(0, self.row)
@@ -76,9 +90,8 @@ class Page:
         assert answer.status_code == 200
         return str(answer.text)
 
-    def become(self, state: JobState, dead_letters: int = 0) -> None:
-        status = JobStatus(dead_letters=dead_letters)
-        self.jobs.take(0, self.row._replace(state=state, status_json=status.to_json()))
+    def become(self, state: JobState, **status: object) -> None:
+        self.jobs.take(0, self.row._replace(state=state, status_json=JobStatus(**status).to_json()))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -98,7 +111,7 @@ def test_its_boards_are_pages_that_change_nothing(page: Page, board: object) -> 
     assert "/cluster" not in text
 
 
-@pytest.mark.parametrize("path", ["/cluster", "/builds", "/search", "/live/cluster"])
+@pytest.mark.parametrize("path", ["/cluster", "/live/cluster"])
 def test_it_has_no_boards_of_a_cluster(page: Page, path: str) -> None:
     assert page.client.get(path).status_code == 404
 
@@ -151,8 +164,42 @@ def test_a_job_is_explained_as_files_want_it(page: Page) -> None:
 
 def test_what_is_wrong_is_said_in_words_of_a_run(page: Page) -> None:
     fault = "a column is gone. Have it renamed, then resume the job, or use `iscp-admin job resync`"
-    status = JobStatus(error_code=ErrorCode.INVALID_REQUEST, error_msg=fault, warning="resume the job")
-    page.jobs.take(0, page.row._replace(state=JobState.ERROR, status_json=status.to_json()))
+    page.become(JobState.ERROR, error_code=ErrorCode.INVALID_REQUEST, error_msg=fault, warning="resume the job")
     for text in (page.get("/trouble"), page.get("/job", **JOB)):
         assert "then run the job again, or use a full refresh" in text
         assert not re.search(r"resume the job|resync|iscp-admin", text)
+
+
+def test_a_first_snapshot_is_shown_with_its_progress(page: Page) -> None:
+    page.elsewhere.progress = RunProgress("apply", 1.0, 4.0, rows_read=40, rows_total=160, rows_per_s=10.0, left_s=12.0)
+    page.become(JobState.RUNNING, to_version=1)
+    text = page.get("/builds")
+    assert "25 %, 40 of 160 rows" in text
+    assert "12 s" in text
+    assert "Tasks" not in text
+
+
+def test_an_index_is_searched_and_the_version_is_said(page: Page) -> None:
+    text = page.get("/search", index="/lake/index", text="<b>fox</b>")
+    assert "at version 12 of the source" in text
+    assert "a fox" in text
+    assert "<b>fox" not in text
+    ((request, account),) = page.elsewhere.searches.calls
+    assert (request.text, account) == ("<b>fox</b>", "")
+
+
+def test_what_no_job_of_the_run_keeps_is_not_searched(page: Page) -> None:
+    text = page.get("/search", index="/etc", text="fox")
+    assert "is the target of no job" in text
+    assert "iscp-admin" not in text
+    assert page.elsewhere.searches.calls == []
+
+
+def test_retention_that_is_about_to_bite_is_trouble(page: Page) -> None:
+    page.retained_s = 7_200.0
+    page.jobs.take(0, page.row._replace(watermark=Watermark(1, page.clock.now_s())))
+    page.clock.advance(7_000.0)
+    page.jobs.hear_seen(Seen(SourceSeen(page.row.key.shard, 2, page.clock.now_s(), 6_000.0)))
+    text = page.get("/trouble")
+    assert "Retention about to bite" in text
+    assert "behind by 100 min; the source retains 2 h" in text

@@ -70,6 +70,7 @@ def test_every_remedy_that_names_what_a_cluster_has_is_said_otherwise_in_a_run()
         ("Have it built by `iscp-admin job resync`", f"Have it built by {FULL}"),
         ("or `iscp-admin job resync` it with another query", f"or give it, by {FULL}, another query"),
         ("Restore what is gone, or resync the job", f"Restore what is gone, or build its target again by {FULL}"),
+        ("the kind changefeed; see `iscp-admin job list`", "the kind changefeed"),
         ("Repair it, on every node, and restart them", "Repair it, and run the job again"),
         ("Install it on every node, and restart them", "Install it, and run the job again"),
         ("Name a path that the node may write", "Name a path that you may write"),

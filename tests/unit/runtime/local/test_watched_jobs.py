@@ -8,7 +8,7 @@ from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.values.errors import ErrorCode, JobNotFound, TableNotFound
-from iscp.core.values.watermark import Watermark
+from iscp.core.values.watermark import DeadLetters, Position, Watermark
 from iscp.runtime.local import watched_jobs
 from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.local_run import failed
@@ -115,3 +115,36 @@ def test_a_job_that_is_none_of_the_run_is_not_found(watched: Watched, named: tup
 def test_a_job_is_found_by_the_id_and_the_place_of_its_table(watched: Watched) -> None:
     for table in (TABLE, watched.row.key.table_id):
         assert watched.jobs.row(table, "copy", watched.row.key.account) == watched.row
+
+
+def test_jobs_that_lag_are_found_those_that_lag_most_first(watched: Watched) -> None:
+    row = watched.local.registrar.register(watched.requested[1].request, RunOrders()).row
+    now_s = watched.local.clock.now_s()
+    watched.jobs.take(0, watched.row._replace(watermark=Watermark(1, now_s - 50.0)))
+    watched.jobs.take(1, row._replace(watermark=Watermark(1, now_s - 90.0)))
+    watched.see(2, lag_s=100.0)
+    assert [each.key.job_name for each in watched.jobs.lagging(40.0)] == ["late", "copy"]
+    assert [each.key.job_name for each in watched.jobs.lagging(60.0)] == ["late"]
+    assert watched.jobs.lagging(95.0) == []
+
+
+def test_a_job_is_found_by_the_place_of_its_target_once_it_is_taken_in(watched: Watched) -> None:
+    assert [row.key.job_name for row in watched.jobs.at("/lake/copy")] == ["copy"]
+    assert watched.jobs.at("/lake/late") == []
+    assert watched.jobs.at(TABLE) == []
+
+
+def test_a_job_is_shown_with_what_its_source_retains(local: Local) -> None:
+    (job,) = local.requested(local.request("copy"))
+    jobs = WatchedJobs({0: job}, "run", local.clock, SILENT_S, lambda row: 60.0)
+    assert jobs.views()[0].retained_s == 0.0
+    jobs.take(0, local.registrar.register(job.request, RunOrders()).row)
+    assert jobs.views()[0].retained_s == 60.0
+
+
+def test_a_job_is_shown_with_what_its_target_says_until_it_has_run(watched: Watched) -> None:
+    position = Position(3, Watermark(1, 1.0), "id", "t-1", dead=DeadLetters(1, 4))
+    watched.jobs.take(0, watched.row, position)
+    assert watched.jobs.view(TABLE, "copy", "").status.dead_letters == 0  # it is to be built again
+    watched.jobs.take(0, watched.row._replace(watermark=position.watermark), position)
+    assert watched.jobs.view(TABLE, "copy", "").status.dead_letters == 4
