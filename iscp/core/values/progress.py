@@ -123,14 +123,6 @@ def time_left_s(done: int, total: int, span_s: float) -> float:
     return left_s if left_s <= LEFT_MOST_S else UNKNOWN
 
 
-def done_share(progress: RunProgress) -> float:
-    """Return how much of what an iteration is to read is read, from 0 to 1; 0 where that is not known."""
-    done, total = progress.rows_read, progress.rows_total
-    if total <= 0:
-        done, total = progress.bytes_read, progress.bytes_total
-    return min(1.0, max(0.0, done / total)) if total > 0 else 0.0
-
-
 LEFT_MOST_S = 366 * 86_400.0
 """The longest time that is estimated to be left of an iteration; a longer one is not known."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.progress import RunProgress, done_share
+from iscp.core.values.progress import RunProgress
 from iscp.page.boards.job_facts import JobFacts, error_name, facts_of, spec_text
 from iscp.page.boards.shown_values import age, count, moment, share, short, size, span, until, version
 
@@ -100,7 +100,7 @@ def job_board(job: JobView, history: Sequence[HistoryEntry], now_s: float) -> Jo
         job=facts,
         why=why_it_waits(job, now_s),
         progress=job.progress,
-        progress_share=done_share(job.progress) if job.progress is not None else 0.0,
+        progress_share=_progress_share(job.progress),
         faults=_faults(job, facts, now_s),
         bars=_bars(history[:ITERATIONS_MAX]),
         positions=[
@@ -181,6 +181,15 @@ def actions_of(job: JobView) -> Sequence[str]:
 
 def _times(failures: int) -> str:
     return f"{count(failures)} iterations" if failures > 1 else "iteration"
+
+
+def _progress_share(progress: RunProgress | None) -> float:
+    """Return how much of an iteration is done, from 0 to 1; 0 where that is not known."""
+    if progress is None:
+        return 0.0
+    if progress.rows_total > 0:
+        return share(progress.rows_read, progress.rows_total)
+    return share(progress.bytes_read, progress.bytes_total)
 
 
 def _faults(job: JobView, facts: JobFacts, now_s: float) -> Sequence[Fault]:

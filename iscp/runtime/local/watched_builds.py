@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from iscp.core.build.api_builds import BuildStage, BuildView
 from iscp.core.job.job_row import JobRow, JobState
-from iscp.core.values.progress import RunProgress, done_share
+from iscp.core.values.progress import UNKNOWN, RunProgress
 
 _STAGES = {JobState.RUNNING: BuildStage.BUILDING, JobState.PENDING: BuildStage.WAITING}
 
@@ -42,15 +42,18 @@ def _build(rows: Sequence[JobRow], progress: Callable[[str], RunProgress | None]
 
 
 def _measured(build: BuildView, found: RunProgress) -> BuildView:
+    """Return the build with what is written of it; rows are read more than once, as they are sorted in between.
+
+    How many rows there are in all is not known of a query.
+    """
+    total = found.rows_total
+    written = min(found.rows_written, total) if total >= 0 else UNKNOWN
     return replace(
         build,
         began_at_s=found.started_at_s,
-        rows_total=found.rows_total,
-        bytes_total=found.bytes_total,
-        done_share=done_share(found),
+        rows_total=total,
+        done_share=written / total if total > 0 else 0.0,
         rows_per_s=found.rows_per_s,
-        bytes_per_s=found.bytes_per_s,
         left_s=found.left_s,
-        rows_done=found.rows_read,
-        bytes_done=found.bytes_read,
+        rows_done=written,
     )

@@ -171,12 +171,21 @@ def test_what_is_wrong_is_said_in_words_of_a_run(page: Page) -> None:
 
 
 def test_a_first_snapshot_is_shown_with_its_progress(page: Page) -> None:
-    page.elsewhere.progress = RunProgress("apply", 1.0, 4.0, rows_read=40, rows_total=160, rows_per_s=10.0, left_s=12.0)
+    page.elsewhere.progress = RunProgress(
+        "apply", 1.0, 4.0, rows_written=40, rows_total=160, rows_per_s=10.0, left_s=12.0
+    )
     page.become(JobState.RUNNING, to_version=1)
     text = page.get("/builds")
     assert "25 %, 40 of 160 rows" in text
     assert "12 s" in text
     assert "Tasks" not in text
+
+
+def test_a_first_snapshot_that_waits_has_no_progress(page: Page) -> None:
+    page.become(JobState.PENDING)
+    text = page.get("/builds")
+    assert "waiting, copy" in text
+    assert "<progress" not in text
 
 
 def test_an_index_is_searched_and_the_version_is_said(page: Page) -> None:

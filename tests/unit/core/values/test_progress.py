@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from math import inf, isfinite, nan
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from iscp.core.values.progress import (
     RunProgress,
     StageWork,
     combined_progress,
-    done_share,
     measured,
     rate,
     time_left_s,
@@ -85,10 +83,3 @@ def test_of_ranges_the_sums_are_shown_where_all_are_known() -> None:
     assert (mixed.rows_total, mixed.left_s, mixed.rows_per_s) == (UNKNOWN, UNKNOWN, UNKNOWN)
     assert combined_progress([one]) is one
     assert combined_progress([]) is None
-
-
-def test_the_share_that_is_done_goes_by_rows_or_else_by_bytes() -> None:
-    assert done_share(RunProgress("apply", 1.0, 1.0, rows_read=30, rows_total=40, bytes_read=1, bytes_total=9)) == 0.75
-    assert done_share(RunProgress("apply", 1.0, 1.0, rows_read=30, bytes_read=3, bytes_total=9)) == pytest.approx(1 / 3)
-    assert done_share(RunProgress("apply", 1.0, 1.0, rows_read=50, rows_total=40)) == 1.0
-    assert done_share(RunProgress("apply", 1.0, 1.0, rows_read=50)) == 0.0

@@ -9,7 +9,7 @@ from iscp.core.values.progress import UNKNOWN, RunProgress
 from iscp.core.values.watermark import Watermark
 from iscp.runtime.local.watched_builds import watched_builds
 
-PROGRESS = RunProgress("apply", 100.0, 4.0, rows_read=30, rows_total=120, bytes_read=3, bytes_total=9, left_s=8.0)
+PROGRESS = RunProgress("apply", 100.0, 4.0, rows_read=300, rows_written=30, rows_total=120, left_s=8.0)
 
 
 def row(name: str, state: JobState, table: str = "t-1", version: int = -1, at_s: float = 100.0) -> JobRow:
@@ -39,3 +39,19 @@ def test_what_runs_comes_before_what_waits() -> None:
 def test_no_other_job_is_built() -> None:
     rows = [row("built", JobState.RUNNING, version=0), row("failed", JobState.ERROR), row("new", JobState.COMPLETED)]
     assert watched_builds(rows, lambda job_id: PROGRESS) == []
+
+
+def test_of_a_query_it_is_not_known_how_much_there_is_to_write() -> None:
+    progress = RunProgress("apply", 1.0, 4.0, rows_read=30, rows_written=5, rows_per_s=7.5)
+    (build,) = watched_builds([row("totals", JobState.RUNNING)], lambda job_id: progress)
+    assert (build.done_share, build.rows_done, build.rows_total, build.rows_per_s) == (0.0, UNKNOWN, UNKNOWN, 7.5)
+
+
+def test_no_more_is_done_than_there_is() -> None:
+    progress = RunProgress("apply", 1.0, 4.0, rows_written=9, rows_total=6)
+    (build,) = watched_builds([row("copy", JobState.RUNNING)], lambda job_id: progress)
+    assert (build.done_share, build.rows_done) == (1.0, 6)
+    (empty,) = watched_builds(
+        [row("copy", JobState.RUNNING)], lambda job_id: RunProgress("apply", 1.0, 4.0, rows_total=0)
+    )
+    assert (empty.done_share, empty.rows_done) == (0.0, 0)
