@@ -18,7 +18,11 @@ import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
+from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
+from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.core.values.errors import Conflict
 from iscp.index.lance.address_lookup import ADDRESS, rows_with_keys
 from iscp.index.lance.count_cache import cache_counts
 from iscp.index.lance.durable_files import DurableFiles
@@ -89,13 +93,15 @@ class IndexTransaction:
     def put(self, key: str, value: str) -> None:
         self._put[key] = value
 
-    def replace_all(self, schema: pa.Schema, head: IndexHead) -> None:
+    def replace_all(self, schema: pa.Schema, head: IndexHead, *, fences: bool = False) -> None:
         """Take away all rows that the index has: those that are added from now on are all.
 
         They are of `schema`, and `head` says what else is new; records, and the version that was applied, stay.
+        `fences`: whatever is based on a version before it fails for as long as the new version's manifest is there,
+        even if all manifests between are gone.
         """
         self._replaces = True
-        self._rewrites = not schema.equals(self._schema)
+        self._rewrites = fences or not schema.equals(self._schema)
         self._schema = schema
         there = {name: getattr(self.head, name) for name in ("records", "version", "version_at_s", "whole")}
         self._head = replace(head.emptied(len(words_columns(schema))), **there)
@@ -193,6 +199,7 @@ class IndexTransaction:
         with lance_faults(f"commit to {self._root}"):
             self._durable.sync_fragments(self._fragments, updated)
             self._failpoints.reach("index.commit.before")
+            self._require_base()
             committed = LanceDataset.commit(
                 self._dataset,
                 self._operation(removed, updated),
@@ -208,6 +215,17 @@ class IndexTransaction:
             cache_head(self._root, committed.version, PlacedHead(self._head, newest.fragment_id << 32))
         count_work(bytes_written=sum(file.file_size_bytes or 0 for each in self._fragments for file in each.files))
         return committed
+
+    def _require_base(self) -> None:
+        """Raise Conflict if the version that was read is gone.
+
+        Lance compares a commit with the manifests that there are. Of a writer that slept for longer than versions are
+        kept it would find none that has taken the head's row away.
+        """
+        path = f"{self._root}/{VERSIONS}/{manifest_name(self._dataset.version)}"
+        with storage_faults(f"read {path}"):
+            if not files.exists(path):
+                raise Conflict(f"{self._root} has moved: the version that was read is gone")
 
     def _write_counts(self, counts: pa.Table, name: str) -> None:
         write_counts(self._root, counts, name)
