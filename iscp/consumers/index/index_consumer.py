@@ -79,19 +79,24 @@ class IndexConsumer(Consumer):
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Take over the index for this registration, and make it if it is not there. The rows that it has stay.
 
-        Rows of another source are searched by nobody any more: its versions say nothing of this one.
+        Rows of another source are searched by nobody any more: its versions say nothing of this one. What a deletion
+        has left is gone on from: so whatever is late for the former index is for this one too.
         """
         if self._store.exists():
             with self._store.writing:
                 commit = self._store.begin()
-                if position_of(commit.get(self._record)).source_id != context.source_id:
+                if commit.head.is_deleted:
+                    commit.replace_all(self._schema_of(source), self._head())
+                elif position_of(commit.get(self._record)).source_id != context.source_id:
                     commit.apply(NOTHING_APPLIED, 0.0)
                 return self.commit_record(context, commit, Watermark())
-        schema = self._plan.schema(A.to_arrow_schema(source.schema), self._plan.dimension)
         record = self._next_record(context, Watermark())
         context.guard.check()
-        self._store.create(schema, replace(self._head(), records={self._record: record.to_json()}))
+        self._store.create(self._schema_of(source), replace(self._head(), records={self._record: record.to_json()}))
         return record.position
+
+    def _schema_of(self, source: DataFrame) -> pa.Schema:
+        return self._plan.schema(A.to_arrow_schema(source.schema), self._plan.dimension)
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
         """Commit the watermark of versions that have changed no row, so that whoever waits for one is answered."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from iscp.consumers.index.index_check import IndexCheck
 from iscp.consumers.index.index_consumer import IndexConsumer
+from iscp.consumers.index.index_deletion import IndexDeletion
 from iscp.consumers.index.index_maintainer import IDLE_S, IndexMaintainer
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_services import IndexServices
@@ -29,6 +30,7 @@ from iscp.index.model.index_definition import IndexDefinition
 from iscp.index.search.index_overview import read_dead_letters
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
+from iscp.ports.sink import Deleted, DeletionOrder
 
 _KEYLESS = ("float", "double")
 
@@ -73,6 +75,9 @@ class IndexKindBase(ConsumerKind):
         store, plan = self._store(row, environment), self._plan(row)
         return IndexConsumer(row, store, plan, lambda: self._maintainer.hasten(store, plan.options))
 
+    def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
+        return IndexDeletion(self._store(order.row, environment), order).run()
+
     def refresh(self, job: JobRow) -> tuple[Sequence[str], float]:
         """Maintain the job's index, which takes no rows of any table; return when to come again (Unix seconds)."""
         store = IndexStore(job.spec.consumer.target, self._failpoints)
@@ -81,11 +86,14 @@ class IndexKindBase(ConsumerKind):
 
     def figures(self, row: JobRow) -> Mapping[str, float]:
         store = IndexStore(row.spec.consumer.target, self._failpoints)
-        return figures_of(store.open(), self._maintainer.clock.now_s()) if store.exists() else {}
+        if not store.exists() or (found := store.open()).head.is_deleted:
+            return {}
+        return figures_of(found, self._maintainer.clock.now_s())
 
     def dead_letters(self, row: JobRow, limit: int) -> LeftOutRows:
         place = row.spec.consumer.target
-        if not IndexStore(place, self._failpoints).exists():
+        store = IndexStore(place, self._failpoints)
+        if not store.exists() or store.open().head.is_deleted:
             return LeftOutRows()
         return LeftOutRows(tuple(LeftOutRow(each.key, each.fault) for each in read_dead_letters(place, limit)), place)
 

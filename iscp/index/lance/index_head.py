@@ -34,7 +34,8 @@ class FieldTotals:
 class IndexHead:
     """A commit says this of the whole index.
 
-    `definition` says what is indexed and how (iscp.index.model.index_definition has its form). `key` are the source's
+    `definition` says what is indexed and how (iscp.index.model.index_definition has its form); empty: the index is
+    deleted, and this is all that is left (iscp.consumers.index.index_deletion). `key` are the source's
     columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).
     `version` is that of the source which the rows are of, committed at `version_at_s` (Unix seconds); -1: there are
     none yet. It stays while a later registration builds other rows, which a record says at once. While a commit of the
@@ -64,6 +65,10 @@ class IndexHead:
     refine: int = 0
     calibrated_rows: int = 0
     vector_kind: str = ""
+
+    @property
+    def is_deleted(self) -> bool:
+        return not self.definition
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))

@@ -82,6 +82,14 @@ def open_index(uri: str, version: int | None = None) -> OpenIndex:
     return OpenIndex(root, dataset, *placed)
 
 
+def open_live(uri: str) -> OpenIndex:
+    """Return the index at a place as `open_index`. Raises InvalidRequest too for one that was deleted."""
+    found = open_index(uri)
+    if found.head.is_deleted:
+        raise no_index(uri, "it was deleted with its job")
+    return found
+
+
 class _Turn:
     """Whose turn it is in this process to write one index."""
 
@@ -147,9 +155,9 @@ class IndexStore:
             return False
         return True
 
-    def open(self) -> OpenIndex:
-        """Return the index at its newest version; raises as `open_index`."""
-        return open_index(self._root)
+    def open(self, version: int | None = None) -> OpenIndex:
+        """Return the index at its newest version, or at the dataset's `version`; raises as `open_index`."""
+        return open_index(self._root, version)
 
     def create(self, schema: pa.Schema, head: IndexHead) -> OpenIndex:
         """Make an index without rows. Raises Conflict where there is a dataset already, and StorageError."""

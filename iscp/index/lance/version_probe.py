@@ -11,13 +11,18 @@ from __future__ import annotations
 from struct import Struct
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_names import VERSIONS, is_manifest, manifest_name, manifest_version
+from iscp.adapters.delta.storage.dataset_names import (
+    VERSION_HINT,
+    VERSIONS,
+    is_manifest,
+    manifest_name,
+    manifest_version,
+)
 from iscp.adapters.delta.storage.delta_errors import storage_error
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.errors import ErrorCode, StorageError, TableNotFound
 
-_HINT = "latest_version_hint.json"
 _STAMP = Struct("=QQQQ")
 _WORD = (1 << 64) - 1
 
@@ -59,7 +64,7 @@ def _stamp(versions: str, version: int) -> bytes:
     if not found:
         return b""
     identity, at_ns, size = found
-    hint = files.stamp(f"{versions}/{_HINT}")
+    hint = files.stamp(f"{versions}/{VERSION_HINT}")
     return _STAMP.pack(identity, at_ns & _WORD, size, (hint[0] ^ hint[1]) & _WORD if hint else 0)
 
 

@@ -98,6 +98,8 @@ def maintain(
     idle: set[Upkeep] = set()
     while True:
         at = store.open()
+        if at.head.is_deleted:
+            return MaintenanceDone(tuple(done), tuple(lost))
         shape = read_shape(at, limits.keep_s, clock.now_s())
         action = next_action(shape, idle)
         if action is None:
@@ -131,6 +133,8 @@ def _carry_out_alone(
     try:
         with store.writing_within(limits.turn_s):
             at = store.open()
+            if at.head.is_deleted:
+                return False
             shape = read_shape(at, limits.keep_s, clock.now_s())
             action = next_action(shape, set(Upkeep) - {kind})
             return action is not None and _Upkeeper(store, at, limits, failpoints).carry_out(action)
@@ -278,7 +282,7 @@ class _Upkeeper:
         with self._store.writing_within(self._limits.turn_s):
             for attempts_left in reversed(range(HEAD_ATTEMPTS)):
                 changes = self._store.begin()
-                if (head := change(changes.head)) is None:
+                if changes.head.is_deleted or (head := change(changes.head)) is None:
                     return False
                 changes.head = head
                 try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from iscp.core.values.errors import ErrorCode, TemporaryError
 from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
-from iscp.index.lance.index_store import open_index
+from iscp.index.lance.index_store import open_index, open_live
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_store import OpenIndex
@@ -36,9 +36,9 @@ class ReadyIndex:
 def open_whole(uri: str) -> OpenIndex:
     """Return the newest version of an index whose rows are all of one version of the source.
 
-    Raises as `open_index`.
+    Raises as `open_live`.
     """
-    newest = open_index(uri)
+    newest = open_live(uri)
     return open_index(uri, newest.head.whole) if newest.head.whole else newest
 
 

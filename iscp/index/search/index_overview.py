@@ -11,7 +11,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.json_values import json_value
 from iscp.index.lance.index_columns import FAULT
-from iscp.index.lance.index_store import open_index
+from iscp.index.lance.index_store import open_live
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.maintenance.index_shape import read_shape
 
@@ -67,7 +67,7 @@ class DeadLetter:
 
 def read_overview(uri: str) -> IndexOverview:
     """Return what the index at a place is. Raises InvalidRequest where there is none, and StorageError."""
-    at = open_index(uri)
+    at = open_live(uri)
     shape = read_shape(at, 0.0, 0.0)
     with storage_faults(f"list {at.root}"):
         size = files.bytes_below(at.root)
@@ -96,7 +96,7 @@ def read_overview(uri: str) -> IndexOverview:
 
 def read_dead_letters(uri: str, limit: int) -> tuple[DeadLetter, ...]:
     """Return up to `limit` rows that could not be indexed, in no order; raises as `read_overview`."""
-    at = open_index(uri)
+    at = open_live(uri)
     names = {name.lower(): name for name in at.dataset.schema.names}
     key = [names[each.lower()] for each in at.head.key]
     with lance_faults(f"read {at.root}"):

@@ -24,7 +24,7 @@ from iscp.core.values.ids import JobKey
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.embedding.embedding_services import EmbeddingServices
 from iscp.index.lance.index_columns import HEAD_KEY, KEY
-from iscp.index.lance.index_store import OpenIndex, open_index
+from iscp.index.lance.index_store import IndexStore, OpenIndex, open_index
 from iscp.index.lance.word_counts import merged_counts, read_table
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
@@ -100,6 +100,14 @@ class Indexing:
     def other_runner(self) -> Any:
         return self.pipeline.new_runner(ScriptedFailpoints(), kinds=self.kinds)
 
+    def runner_with(self, failpoints: ScriptedFailpoints) -> Any:
+        """Return another node's runner, which stops at these points."""
+        services = IndexServices(cast(EmbeddingServices, self.embeddings), SystemClock(), failpoints)
+        return self.pipeline.new_runner(failpoints, kinds=ConsumerRegistry(services=lambda: services).kind)
+
+    def store(self, job: JobRow) -> IndexStore:
+        return IndexStore(job.spec.consumer.target, ScriptedFailpoints())
+
     def job(
         self, kind: str, registration: int = 1, name: str = "", policies: dict[str, Any] | None = None, **consumer: Any
     ) -> JobRow:
@@ -140,6 +148,10 @@ class Indexing:
         """Drop the source, and make another one in its place."""
         shutil.rmtree(self.source)
         write_deltalake(self.source, table, configuration={"delta.enableChangeDataFeed": "true"})
+
+    def overwrite_source(self, table: pa.Table) -> None:
+        """Replace the source's rows and columns."""
+        write_deltalake(opened(self.source), table, mode="overwrite", schema_mode="overwrite")
 
     def delete(self, condition: str) -> None:
         opened(self.source).delete(condition)

@@ -9,38 +9,37 @@ without it is a deletion that is over, or somebody else's.
 from __future__ import annotations
 
 import json
-import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
 from iscp.adapters.delta.log.commits import commit_file, log_of, newest_version, read_actions, read_commit
 from iscp.adapters.delta.log.nested_tables import STAGED
+from iscp.adapters.delta.sink.deletion_parts import (
+    FILES_AT_ONCE,
+    dataset_within,
+    refused_deletion,
+    require_kept_by,
+    shown_files,
+)
 from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import is_below, path_below
 from iscp.adapters.delta.storage.conditional_writes import SCRATCH_PREFIX
-from iscp.adapters.delta.storage.dataset_names import BUILDS, VERSIONS, is_manifest
+from iscp.adapters.delta.storage.dataset_names import BUILDS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import commit_name, place
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import deletion_id
-from iscp.core.values.errors import ErrorCode, PermanentError, TableNotFound
+from iscp.core.values.errors import PermanentError, TableNotFound
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.sink import CommitTag, Deleted, DeletionOrder
 from iscp.ports.system import Failpoints
 
 KIND = "deletion"
 """The kind of the commit by which a deletion begins."""
-
-
-FILES_AT_ONCE = 1_000
-"""Files that are deleted between two checks of whether this may go on: as many as one request to S3 takes."""
-
-LEFT_SHOWN_MAX = 3
-"""Files of others in the table's directory that are named; of more their number is."""
 
 _LOG = "_delta_log"
 _WITHIN = rf"(?:{STAGED}-[^/]+/(?:[^/]+/)?)?"  # rows that wait for their commit, of a snapshot or of a range
@@ -57,7 +56,6 @@ _OWN_LOG_FILE = re.compile(
     rf"|_sidecars/[\w.-]+)"
 )
 _OWN_FOLDER = re.compile(rf"(?:{STAGED}-[^/]+|{BUILDS}|_change_data|{_LOG}/_sidecars)(?:/.*)?")
-_REMEDY = "Unregister the job without its target, and delete by hand what is yours"
 
 
 class TargetDeletion:
@@ -78,7 +76,7 @@ class TargetDeletion:
         except TableNotFound:
             return Deleted(order.row.seq, delete_beside())
         if files.is_link(log_of(self._uri)):
-            raise _refused(f"the log of {self._uri} is a link, so that nothing was deleted")
+            raise refused_deletion(f"the log of {self._uri} is a link, so that nothing was deleted")
         seq = self._seq_of_deletion(order.row, newest)
         if seq is None:
             began = self._begin(order)
@@ -89,7 +87,7 @@ class TargetDeletion:
         left = delete_beside()
         self._failpoints.reach("deletion.beside_gone")
         foreign = self._delete_log(order, newest)
-        return Deleted(seq, (*_shown(self._place, foreign), *left))
+        return Deleted(seq, (*shown_files(self._place, foreign), *left))
 
     def _seq_of_deletion(self, row: JobRow, newest: int) -> int | None:
         """Return the seq of the newest commit if this registration's deletion has begun by it."""
@@ -106,25 +104,12 @@ class TargetDeletion:
         another writer was first.
         """
         there = PositionReader(self._uri).read(order.row)
-        if there.job_id not in (order.row.job_id, deletion_id(order.row.job_id)):
-            kept = f"was kept last by the registration {there.job_id}" if there.job_id else "was never the job's"
-            raise _refused(f"{self._uri} {kept}, so that nothing was deleted")
+        require_kept_by(order.row, self._uri, there)
         if there.void:
-            raise _refused(f"others have written to {self._uri}, so that nothing was deleted: {there.void}")
-        if within := self._table_within():
-            raise _refused(f"{within} lies within {self._uri}, so that nothing was deleted")
+            raise refused_deletion(f"others have written to {self._uri}, so that nothing was deleted: {there.void}")
+        if within := dataset_within(self._place):
+            raise refused_deletion(f"{within} lies within {self._uri}, so that nothing was deleted")
         return self._empty(_tag_of(order, there))
-
-    def _table_within(self) -> str:
-        """Return a table, or an index, in the table's directory; empty: there is none."""
-        with storage_faults(f"list {self._place}"):
-            for path, _ in files.files_below(self._place):
-                folder, name = posixpath.split(path)
-                top, log = posixpath.split(folder)
-                is_table = log == _LOG and top and not top.startswith(STAGED)
-                if is_table or (log == VERSIONS and is_manifest(name)):
-                    return f"{self._place}/{top}".rstrip("/")
-        return ""
 
     def _delete_rows(self, order: DeletionOrder, newest: int) -> None:
         """Delete the files of rows, those too that the commit has removed, by their names in the log.
@@ -179,7 +164,7 @@ class TargetDeletion:
     def _require_newest(self, order: DeletionOrder, newest: int) -> None:
         order.guard.check()
         if files.exists(commit_file(self._uri, newest + 1)):
-            raise _refused(f"others have written to {self._uri} while it was deleted: the rest stays")
+            raise refused_deletion(f"others have written to {self._uri} while it was deleted: the rest stays")
 
 
 def delete_beside(order: DeletionOrder, deletions: Iterable[TargetDeletion]) -> Iterator[str]:
@@ -205,13 +190,3 @@ def _tag_of(order: DeletionOrder, there: Position) -> CommitTag:
         attempt=uuid.uuid4().hex[:12],
         kind=KIND,
     )
-
-
-def _shown(top: str, foreign: Sequence[str]) -> tuple[str, ...]:
-    shown = tuple(f"{top}/{path}" for path in sorted(foreign)[:LEFT_SHOWN_MAX])
-    more = len(foreign) - len(shown)
-    return (*shown, f"and {more} more files in {top}") if more else shown
-
-
-def _refused(message: str) -> PermanentError:
-    return PermanentError(message, remedy=_REMEDY, code=ErrorCode.TARGET_UNUSABLE)

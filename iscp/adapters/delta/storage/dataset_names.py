@@ -14,7 +14,16 @@ VERSIONS = "_versions"
 DELETIONS = "_deletions"
 """The directory of a dataset in which the numbers of deleted rows lie."""
 
-DATASET_DIRECTORIES = (VERSIONS, "_transactions", "_indices", DELETIONS, "_iscp", "data")
+TRANSACTIONS = "_transactions"
+"""The directory of a dataset in which each commit says what it has changed; a name begins with the version before."""
+
+INDICES = "_indices"
+"""The directory of a dataset in which each segment of an index has a directory of its own."""
+
+DATA = "data"
+"""The directory of a dataset in which its rows lie."""
+
+DATASET_DIRECTORIES = (VERSIONS, TRANSACTIONS, INDICES, DELETIONS, "_iscp", DATA)
 """The directories of a dataset that is an index, each of which might be a link."""
 
 BUILDS = "_iscp-build"
@@ -22,6 +31,9 @@ BUILDS = "_iscp-build"
 
 BUILD_BEGUN = "begun.json"
 """The file in the directory of each build that is there from its begin to its end."""
+
+VERSION_HINT = "latest_version_hint.json"
+"""The file beside the manifests that names one of the newest."""
 
 _MANIFEST = re.compile(r"(?P<left>\d{20})\.manifest")
 _ANY_MANIFEST = re.compile(r"d?\d{1,20}\.manifest")

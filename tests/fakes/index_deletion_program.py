@@ -1,0 +1,28 @@
+"""A process that deletes the index of a job until it is gone, or the process dies at a failpoint (`ISCP_FAILPOINTS`).
+
+Its input is a line of JSON: the name, the registration, the document of the job's spec and the source's place.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.consumers.index.index_deletion import IndexDeletion
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import JobKey
+from iscp.index.lance.index_store import IndexStore
+from iscp.ports.sink import DeletionOrder
+from tests.fakes.guards import OpenGuard
+
+
+def main() -> None:
+    name, job_id, spec_json, source = json.loads(sys.stdin.readline())
+    row = JobRow(JobKey("default", "t-1", name), job_id, spec_json, source, source)
+    store = IndexStore(row.spec.consumer.target, EnvironmentFailpoints())
+    IndexDeletion(store, DeletionOrder(row, 1, OpenGuard())).run()
+
+
+if __name__ == "__main__":
+    main()
