@@ -154,7 +154,15 @@ def target_words(job: JobView) -> str:
     """Return what goes with a job that is deleted with its target, in words."""
     target = parse_spec(job.spec_json).consumer.target
     beside = ", and what is kept beside it" if view_of(job.spec_json) is not None else ""
-    return f"its target {target}{beside}" if target else "no target"
+    held = held_by(job)
+    size = f" ({held['rows']:,} rows, {render.size(held['bytes'])})" if held else ""
+    return f"its target {target}{size}{beside}" if target else "no target"
+
+
+def held_by(job: JobView) -> dict[str, int]:
+    """Return the `rows` and `bytes` of a job's target; nothing where its view does not say both."""
+    found = {name: int(job.figures[name]) for name in ("rows", "bytes") if name in job.figures}
+    return found if len(found) == 2 else {}
 
 
 def _staying(jobs: Sequence[JobView]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iscp.cli.job.bulk import Choice, change_matching, choosing, target_words
+from iscp.cli.job.bulk import Choice, change_matching, choosing, held_by, target_words
 from iscp.cli.job.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import TABLE, account_option, invocation, job_arguments
@@ -62,7 +62,7 @@ def delete_with_target(invocation: Invocation, client: Client, job: JobView, *, 
     if not yes:
         confirm(f"delete {job.name} on {job.table} with {target_words(job)}?")
     deleting = client.unregister(job.table_id, job.name, delete_target=True, account=job.account)
-    if render.show({"deleting": deleting}, invocation.output):
+    if render.show({"deleting": deleting, **held_by(job)}, invocation.output):
         return
     shown = "it is there, paused, until its target is gone: `iscp-admin job status` says what is in the way"
     say(f"{job.name} on {job.table} is being deleted; {shown}" if deleting else f"there is no job {job.name}")

@@ -152,6 +152,14 @@ def test_before_a_target_is_deleted_it_is_spelled_out(run: Run) -> None:
     assert run("job", "delete", "sales.orders", "totals", "--delete-target", "--yes").exit_code == 1
 
 
+def test_before_an_index_is_deleted_its_size_is_said(run: Run, service: Picky) -> None:
+    service.show("sales.orders", "copy", figures={"rows": 12_345.0, "bytes": 4_500_000.0, "faults": 1.0})
+    refused = run("job", "delete", "sales.orders", "copy", "--delete-target", stdin="n\n")
+    assert " (12,345 rows, 4.5 MB)? [y/N]" in refused.stderr
+    done = run("job", "delete", "sales.orders", "copy", "--delete-target", "--yes", "-o", "json")
+    assert json.loads(done.stdout) == {"deleting": True, "rows": 12_345, "bytes": 4_500_000}
+
+
 def test_many_are_deleted_with_their_targets_after_one_question(run: Run) -> None:
     refused = run("job", "delete", "sales.*", "copy", "--delete-target", stdin="n\n")
     assert (refused.exit_code, "stay" in refused.stderr) == (1, False)
