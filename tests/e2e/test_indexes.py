@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -14,13 +16,16 @@ from deltalake import DeltaTable
 
 import iscp
 from iscp.core.api.search_views import SearchWeights
-from iscp.core.values.errors import IscpError
-from tests.e2e.harness import SETTLE_WAIT_S, Cluster, Job, append, delete, read, upsert
+from iscp.core.values.errors import InvalidRequest, IscpError
+from tests.e2e.harness import SETTLE_WAIT_S, Cluster, Job, append, delete, read, upsert, wait_for
 from tests.selection import in_full
 
 WORDS = ("amber", "birch", "coral", "delta", "ember", "fjord", "grove", "heath")
 KILLED_AT = ("index.fragments", "index.commit.before", "index.commit.after", "report.before")
 """Where the node is killed: rows are written and not committed, committed and not recorded."""
+
+REST_BYTES_MAX = 16_384
+"""Bytes of what a deleted index leaves, at most."""
 
 PAUSE_S = 0.1
 """Between searches: enough of them fall into each second of a build, and the node has the processors."""
@@ -142,3 +147,33 @@ def test_an_index_of_a_view_follows_the_view(cluster: Cluster) -> None:
     cluster.settle(job)
     assert found(job, "birch") == expected(view, "birch")
     assert any(each >= 100 for each in found(job, "birch"))
+
+
+def is_gone(cluster: Cluster, job: Job) -> bool:
+    return all(each.name != job.name for each in cluster.client.jobs())
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("killed_at", in_full(["", "index.commit.after", "deletion.rows_gone", "deletion.over"]))
+def test_an_index_is_deleted_with_its_job_and_made_again(cluster: Cluster, killed_at: str) -> None:
+    source = cluster.table(f"deleted_{killed_at}", documents(range(60)))
+    job = index(cluster, source, "search")
+    cluster.settle(job)
+    if killed_at:
+        cluster.node.stop()
+        cluster.launch_node(ISCP_FAILPOINTS=f"{killed_at}=kill:1")
+    with Searcher(job, "amber") as searcher:
+        wait_for("it is searched", lambda: searcher.versions)
+        with suppress(*[IscpError] if killed_at else []):  # the node may be gone before it answers
+            cluster.client.unregister(source, job.name, delete_target=True)
+        if killed_at:
+            assert cluster.node.wait_end() == -signal.SIGKILL
+            cluster.start_node()
+        wait_for("it is gone", partial(is_gone, cluster, job))
+    with pytest.raises(InvalidRequest, match="it was deleted with its job"):
+        iscp.search(job.target, "amber")
+    assert sum(path.stat().st_size for path in Path(job.target).rglob("*") if path.is_file()) < REST_BYTES_MAX
+    again = index(cluster, source, "search")
+    cluster.settle(again)
+    assert found(again, "amber") == expected(source, "amber")
