@@ -18,18 +18,14 @@ import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
-from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.core.values.errors import Conflict
 from iscp.index.lance.address_lookup import ADDRESS, rows_with_keys
 from iscp.index.lance.count_cache import cache_counts
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.head_cache import PlacedHead, cache_head
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import FieldTotals, IndexHead
-from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.lance_access import lance_faults, require_version
 from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
 from iscp.ports.work_timer import count_work
 
@@ -199,7 +195,7 @@ class IndexTransaction:
         with lance_faults(f"commit to {self._root}"):
             self._durable.sync_fragments(self._fragments, updated)
             self._failpoints.reach("index.commit.before")
-            self._require_base()
+            require_version(self._root, self._dataset.version)
             committed = LanceDataset.commit(
                 self._dataset,
                 self._operation(removed, updated),
@@ -215,17 +211,6 @@ class IndexTransaction:
             cache_head(self._root, committed.version, PlacedHead(self._head, newest.fragment_id << 32))
         count_work(bytes_written=sum(file.file_size_bytes or 0 for each in self._fragments for file in each.files))
         return committed
-
-    def _require_base(self) -> None:
-        """Raise Conflict if the version that was read is gone.
-
-        Lance compares a commit with the manifests that there are. Of a writer that slept for longer than versions are
-        kept it would find none that has taken the head's row away.
-        """
-        path = f"{self._root}/{VERSIONS}/{manifest_name(self._dataset.version)}"
-        with storage_faults(f"read {path}"):
-            if not files.exists(path):
-                raise Conflict(f"{self._root} has moved: the version that was read is gone")
 
     def _write_counts(self, counts: pa.Table, name: str) -> None:
         write_counts(self._root, counts, name)

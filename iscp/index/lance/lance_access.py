@@ -13,8 +13,10 @@ from lance.commit import CommitConflictError
 from lance.lance import _Session as Session
 from pyarrow import ArrowException
 
+from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.dataset_guard import guard_dataset
+from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, storage_error, storage_faults
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
@@ -70,6 +72,18 @@ def open_dataset(uri: str, version: int | None = None) -> LanceDataset:
         if any(each in str(error.__cause__) for each in _NOT_FOUND):
             raise NoIndexError(error.message) from error
         raise
+
+
+def require_version(root: str, version: int) -> None:
+    """Raise Conflict if the version that a commit is based on is gone; call it right before the commit.
+
+    Lance compares a commit with the manifests that there are. Of a writer that slept for longer than versions are kept
+    it would find none of those that have changed the same rows.
+    """
+    path = f"{root}/{VERSIONS}/{manifest_name(version)}"
+    with storage_faults(f"read {path}"):
+        if not files.exists(path):
+            raise Conflict(f"{root} has moved: the version that was read is gone")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from iscp.index.lance.index_names import (
     partitions,
     words_number,
 )
-from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.lance_access import lance_faults, require_version
 from iscp.index.lance.word_counts import CountFile, WordCounts, merged_counts, read_table, write_counts
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def commit_segments(at: OpenIndex, built: Sequence[Index], replaced: Iterable[Se
     durable = DurableFiles(at.root)
     for each in built:
         durable.sync_index(each.uuid)
+    require_version(at.root, at.version)
     with lance_faults(f"commit to {at.root}"):
         committed = LanceDataset.commit(
             at.dataset,

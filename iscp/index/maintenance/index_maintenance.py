@@ -21,7 +21,7 @@ from iscp.core.values.errors import Conflict, StorageError
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_names import FINE_VECTOR_KIND, words_number
 from iscp.index.lance.index_store import OpenIndex, open_index
-from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.lance_access import lance_faults, require_version
 from iscp.index.lance.segments import (
     Segment,
     build_segments,
@@ -229,6 +229,7 @@ class _Upkeeper:
                 return False
             durable.sync_written(began_s - 1)
             self._failpoints.reach("maintain.compact.written")
+            require_version(self._at.root, self._at.version)
             Compaction.commit(self._at.dataset, written, options)
             committed = self._at.dataset.version
         self._failpoints.reach("maintain.compact.committed")

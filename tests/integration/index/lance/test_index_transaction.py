@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.values.errors import Conflict
 from iscp.index.lance.index_columns import dataset_schema
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.maintenance.clean_up import clean_up
+from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from tests.fakes.guards import ScriptedFailpoints
-from tests.fakes.maintained_index import MaintainedIndex, Row, rows_of, same_rows
+from tests.fakes.maintained_index import MaintainedIndex, Row, random_row, rows_of, same_rows
 
 LATE = {"late": Row((" late ", None))}
 
@@ -60,3 +63,25 @@ def test_a_version_that_fences_refuses_all_before_it_where_its_manifest_alone_is
     with pytest.raises(Conflict, match="another writer was first"):
         index.change(LATE, [])
     assert (others.store.open().head.rows, others.store.open().dataset.count_rows()) == (0, 1)
+
+
+@pytest.mark.parametrize("point", ["maintain.compact.written", "maintain.segments.built"])
+def test_maintenance_that_slept_for_longer_than_versions_are_kept_changes_nothing(tmp_path: Path, point: str) -> None:
+    """A compaction that commits after rows were deleted of its fragments would bring them back."""
+    chance, points = random.Random(3), ScriptedFailpoints()
+    index = MaintainedIndex(str(tmp_path / "index"))
+    index.create()
+    for number in range(24):
+        index.change({f"{number}-{each}": random_row(chance) for each in range(100)}, [])
+    if point == "maintain.compact.written":
+        maintain(index.store, MaintenanceLimits(keep_s=600.0), SystemClock(), ScriptedFailpoints(), 0.0)
+
+    def write_and_clean() -> None:
+        index.change({}, [f"{number}-7" for number in range(24)])
+        index.change({"more": random_row(chance)}, [])
+        clean_up(index.store.open(), 0.0, ScriptedFailpoints())
+
+    points.once(point, write_and_clean)
+    done = maintain(index.store, MaintenanceLimits(keep_s=600.0), SystemClock(), points, 0.0)
+    assert done.lost
+    assert same_rows(rows_of(index.store.open()), index.model)
