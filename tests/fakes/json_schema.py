@@ -54,6 +54,7 @@ def _holds_of_kind(value: Any, word: str, wanted: Any, schema: dict[str, Any], r
         "minimum": lambda: not number or value >= wanted,
         "maximum": lambda: not number or value <= wanted,
         "exclusiveMinimum": lambda: not number or value > wanted,
+        "maxItems": lambda: not isinstance(value, list) or len(value) <= wanted,
         "minProperties": lambda: not isinstance(value, dict) or len(value) >= wanted,
         "minLength": lambda: not isinstance(value, str) or len(value) >= wanted,
         "pattern": lambda: not isinstance(value, str) or bool(re.search(wanted, value)),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from iscp.cli.job.json_schema import NAMING, job_file_schema
+from iscp.cli.job.json_schema import NAMING, TAGS, job_file_schema
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import invocation
 from iscp.cli.shell.completion import beginning
@@ -70,7 +70,8 @@ def _is_listed(place: Place, below: Place) -> bool:
 def field_row(place: Place, found: SpecField | str) -> dict[str, Any]:
     named = ".".join(place)
     if isinstance(found, str):
-        return {"field": named, "type": "text", "default": None, "about": found}
+        kind = "list of texts" if place[-1] == TAGS else "text"
+        return {"field": named, "type": kind, "default": None, "about": found}
     bounds = f" (from {found.least} to {found.most})" if found.most is not None else ""
     row = {
         "field": named,

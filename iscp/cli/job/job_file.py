@@ -19,7 +19,7 @@ from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_dura
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
-from iscp.core.run.wanted import Wanted
+from iscp.core.run.wanted import TAGS_MAX, Wanted
 from iscp.core.spec.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
 from iscp.core.spec.spec_parsing import spec_faults, unknown_field
 from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
@@ -27,7 +27,7 @@ from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
-_NAMING = {"table", "name", "account"}
+_NAMING = {"table", "name", "account", "tags"}
 _FLAT = set(PATHS)
 _PLAIN = "Use texts, numbers, lists and mappings, none of which holds itself"
 _CONSUMER_DEFAULT = "replica"
@@ -124,7 +124,7 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     for number, entry in enumerate(entries):
         place = f"{source}[{number}]"
         with refusals.collect():
-            wanted.append(Wanted(_request(entry, place), place))
+            wanted.append(_wanted(entry, place))
     refusals.raise_all()
     return wanted
 
@@ -145,7 +145,7 @@ def _entries(document: Any) -> Iterator[Any]:
         yield document
 
 
-def _request(entry: Any, path: str) -> RegisterRequest:
+def _wanted(entry: Any, path: str) -> Wanted:
     if not isinstance(entry, dict):
         raise InvalidRequest("must be a mapping", field=path, remedy="Write fields as in `table: /data/orders`")
     refusals = Refusals()
@@ -157,10 +157,13 @@ def _request(entry: Any, path: str) -> RegisterRequest:
     for name in texts:
         with refusals.collect():
             texts[name] = _text(entry, name, path, required=name != "account")
+    tags: tuple[str, ...] = ()
+    with refusals.collect():
+        tags = _tags(entry, path)
     spec = _spec(entry, path, known, refusals)
     refusals.raise_all()
     job = JobName(absolute_table(texts["table"]), texts["name"], texts["account"] or DEFAULT_ACCOUNT)
-    return RegisterRequest(job, spec)
+    return Wanted(RegisterRequest(job, spec), path, tags=tags)
 
 
 def _spec(entry: dict[str, Any], path: str, known: set[str], refusals: Refusals) -> str:
@@ -243,6 +246,19 @@ def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False
     if not isinstance(value, str):
         raise InvalidRequest("must be a text", field=f"{path}.{name}", remedy=f'Quote it: "{value}"')
     return value
+
+
+def _tags(entry: dict[str, Any], path: str) -> tuple[str, ...]:
+    """Return the names by which `iscp run --select tag:…` chooses the job; a cluster stores none of them."""
+    value = entry.get("tags")
+    if value is None:
+        return ()
+    tags = [value] if isinstance(value, str) else value
+    if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
+        raise InvalidRequest("must be a list of texts", field=f"{path}.tags", remedy="Write `tags: [nightly]`")
+    if len(tags) > TAGS_MAX:
+        raise InvalidRequest(f"has more than {TAGS_MAX} tags", field=f"{path}.tags", remedy="Leave some out")
+    return tuple(tags)
 
 
 def _duration_s(entry: dict[str, Any], name: str, path: str) -> Any:

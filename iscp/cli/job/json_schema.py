@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from iscp.core.run.wanted import TAGS_MAX
 from iscp.core.spec.spec import SpecField, schema_of_spec
 from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
 
@@ -13,10 +14,12 @@ DURATION_PATTERN = r"^(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)$"
 
 Schema = dict[str, Any]
 
+TAGS = "tags"
 NAMING: Mapping[str, str] = {
     "table": "The source: path or URI of a Delta table, db.table of the catalog, or a table id",
     "name": "The job's name, unique on its table",
     "account": "The tenant; by default `default`",
+    TAGS: "Names by which `iscp run --select tag:…` chooses the job; a cluster does not keep them",
 }
 """The fields of a job file that are not of its spec."""
 
@@ -86,7 +89,9 @@ def _job_with_spec() -> Schema:
 def _naming() -> dict[str, Schema]:
     text = {"type": "string", "minLength": 1}
     optional = {"type": ["string", "null"]}
-    return {name: {**(optional if name == "account" else text), "description": said} for name, said in NAMING.items()}
+    tags = {"anyOf": [{"type": ["array", "null"], "maxItems": TAGS_MAX, "items": text}, text]}
+    types = {"account": optional, TAGS: tags}
+    return {name: {**types.get(name, text), "description": said} for name, said in NAMING.items()}
 
 
 def _object(properties: dict[str, Schema]) -> Schema:

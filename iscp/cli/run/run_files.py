@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from iscp.cli.job.job_file import SUFFIXES, read_paths
 from iscp.cli.view.spark_pipeline import PIPELINE_FILES
 from iscp.cli.view.sql_files import SQL_SUFFIX, read_statements
-from iscp.cli.view.view_apply import read_project, warn_of_ignored, warn_of_project
+from iscp.cli.view.view_apply import read_project, refuse_empty, refuse_uncompiled, warn_of_ignored, warn_of_project
 from iscp.cli.view.view_order import wanted_jobs
 from iscp.core.run.wanted import Wanted
 from iscp.core.values.argument_checks import Refusals
@@ -46,6 +46,7 @@ def read_run_files(
                 found = read_project(path)
                 if not quiet:
                     warn_of_project(found)
+                refuse_empty(path, found)
                 statements += found.views
                 aliases |= found.aliases
             elif path.endswith(SQL_SUFFIX):
@@ -59,10 +60,14 @@ def read_run_files(
 
 
 def _files(path: str) -> list[str]:
-    """Return the file or project that a path names, or the files of a directory."""
+    """Return the file or project that a path names, or the files of a directory.
+
+    Raises InvalidRequest for a directory without any, and for a project of dbt that is not compiled.
+    """
     given = Path(path)
     if path == "-" or not os.path.isdir(path) or any((given / name).is_file() for name in PROJECT_FILES):
         return [path]
+    refuse_uncompiled(given)
     found = sorted(str(each) for each in given.rglob("*") if each.suffix in (SQL_SUFFIX, *SUFFIXES) and each.is_file())
     if not found:
         raise InvalidRequest(

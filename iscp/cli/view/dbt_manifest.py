@@ -34,7 +34,7 @@ def read_manifest(path: Path) -> ImportedViews:
     rewritten = "" if adapter in SPARK_ADAPTERS else adapter
     found = ImportedViews(aliases=dict(_aliases(manifest)), rewritten=rewritten)
     for key, node in manifest["nodes"].items():
-        if isinstance(node, dict) and node.get("resource_type") == "model" and (wanted := _asked(node)):
+        if isinstance(node, dict) and node.get("resource_type") == "model" and (wanted := _asked(node)) is not None:
             _read_model(node, wanted, f"{path}: {key}", found, adapter)
     return found
 
@@ -56,13 +56,14 @@ def _aliases(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _asked(node: dict[str, Any]) -> Any:
-    """Return what `meta` says of iscp: true, or an object; false if it says nothing."""
+    """Return what `meta` says of iscp: true, or an object, which may be empty; None if it says nothing, or no."""
     config = node.get("config")
     for holder in (node, config if isinstance(config, dict) else {}):
         meta = holder.get("meta")
-        if isinstance(meta, dict) and meta.get("iscp"):
-            return meta["iscp"]
-    return False
+        wanted = meta.get("iscp") if isinstance(meta, dict) else None
+        if wanted or wanted == {}:
+            return wanted
+    return None
 
 
 def _read_model(node: dict[str, Any], wanted: Any, place: str, found: ImportedViews, adapter: str) -> None:
@@ -90,9 +91,16 @@ def _read_model(node: dict[str, Any], wanted: Any, place: str, found: ImportedVi
             return
         file = str(node.get("original_file_path") or place)
         query = SqlSource(sql, file)
+        refresh = str(fields.get("refresh", ""))
         found.views.append(
-            ViewStatement(name=name, query=query, place=place, refresh=str(fields.get("refresh", "")), run=run)
+            ViewStatement(name=name, query=query, place=place, refresh=refresh, run=run, tags=_tags(node))
         )
+
+
+def _tags(node: dict[str, Any]) -> tuple[str, ...]:
+    """Return the tags of a model, with those of its folders: dbt writes all of them into the node."""
+    tags = node.get("tags")
+    return tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
 
 
 def _seconds(value: object) -> float:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
     from iscp.core.run.wanted import Wanted
 
+_DBT_PROJECT = "dbt_project.yml"
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
@@ -74,12 +76,7 @@ def import_views(invocation: Invocation, /, project: str, **options: Any) -> Non
     found = read_project(project)
     if invocation.output != "json":
         warn_of_project(found)
-    if not found.views:
-        raise InvalidRequest(
-            f"holds no view that can be taken over ({len(found.left_out)} are left out)",
-            field=project or "PATH",
-            remedy="Write views as CREATE MATERIALIZED VIEW; of dbt, set meta.iscp of the models",
-        )
+    refuse_empty(project, found)
     more = {"left_out": [dataclasses.asdict(each) for each in found.left_out]}
     _apply(invocation, found.views, found.aliases, more=more, **options)
 
@@ -135,6 +132,26 @@ def warn_of_ignored(statements: Sequence[Statement]) -> None:
             say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
 
 
+def refuse_empty(project: str, found: ImportedViews) -> None:
+    """Raise InvalidRequest for a project that has no view which can be taken over."""
+    if not found.views:
+        raise InvalidRequest(
+            f"holds no view that can be taken over ({len(found.left_out)} are left out)",
+            field=project,
+            remedy="Write views as CREATE MATERIALIZED VIEW; of dbt, set meta.iscp of the models, and compile",
+        )
+
+
+def refuse_uncompiled(directory: Path) -> None:
+    """Raise InvalidRequest for a directory of a dbt project, whose manifest is not there."""
+    if (directory / _DBT_PROJECT).is_file():
+        raise InvalidRequest(
+            "is a project of dbt without a target/manifest.json",
+            field=str(directory),
+            remedy="Run `dbt compile` there first",
+        )
+
+
 def read_project(project: str) -> ImportedViews:
     """Raises InvalidRequest for a path where there is none."""
     from iscp.cli.view.dbt_manifest import read_manifest
@@ -145,6 +162,8 @@ def read_project(project: str) -> ImportedViews:
         if project and path.is_dir():
             candidates = [path / name for name in (*PIPELINE_FILES, "manifest.json", "target/manifest.json")]
             path = next((each for each in candidates if each.is_file()), path)
+            if path.is_dir():
+                refuse_uncompiled(path)
         readable = bool(project) and path.is_file()
     except (OSError, ValueError):
         readable = False

@@ -181,7 +181,8 @@ def _wanted(statement: ViewStatement, fields: ViewFields, there: Sequence[JobVie
             remedy=f"Delete it first: `iscp-admin view drop {statement.name}`",
         )
     job = JobName(on[0].table if on else fields.table, statement.name, account)
-    return Wanted(RegisterRequest(job, fields.spec_json()), statement.place, statement.replace, statement.if_missing)
+    request = RegisterRequest(job, fields.spec_json())
+    return Wanted(request, statement.place, statement.replace, statement.if_missing, statement.tags)
 
 
 def _wanted_indexes(

@@ -29,7 +29,8 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 class ViewStatement:
     """A view as a file says. `query` is its SELECT, with the file's places; `columns` rename the result's, if any.
 
-    `run`: the fields of iscp.core.spec.spec_fields.RunFields. `ignored`: clauses that have no effect here.
+    `run`: the fields of iscp.core.spec.spec_fields.RunFields. `ignored`: clauses that have no effect here. `tags`:
+    names by which runs choose it, which statements of SQL have none of.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ViewStatement:
     replace: bool = False
     if_missing: bool = False
     ignored: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
     @property
     def sql(self) -> str:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from iscp.core.api.api_requests import RegisterRequest
 
+TAGS_MAX = 100
+"""Tags of one job in a job file; more are refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

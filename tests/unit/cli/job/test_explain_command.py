@@ -30,7 +30,7 @@ def test_a_field_has_type_default_bounds_and_meaning() -> None:
 
 def test_a_file_has_all_flat_fields_and_a_spec_all_nested_ones() -> None:
     flat = json.loads(explain("-o", "json").stdout)
-    assert [each["field"] for each in flat] == [f"job.{name}" for name in ("table", "name", "account", *PATHS)]
+    assert [each["field"] for each in flat] == [f"job.{name}" for name in ("table", "name", "account", "tags", *PATHS)]
     nested = json.loads(explain("job.spec", "-o", "json").stdout)
     assert [each["field"] for each in nested] == ["job.spec." + ".".join(path) for path in PATHS.values()]
     trigger = explain("job.spec.trigger").stdout.splitlines()

@@ -10,6 +10,7 @@ import pytest
 
 from iscp.cli.job.job_file import read_jobs
 from iscp.cli.job.json_schema import job_file_schema
+from iscp.core.run.wanted import TAGS_MAX
 from iscp.core.values.errors import InvalidRequest
 from tests.fakes.json_schema import valid
 
@@ -32,6 +33,9 @@ TAKEN: list[Any] = [
     {**JOB, "on_duplicate": "stop", "on_schema_change": "stop", "target_lag": "500ms", "consumer": None},
     {"table": "/t", "name": "a", "consumer": "changefeed", "target": "/feed"},
     {"table": "/t", "name": "a", "consumer": "own"},
+    {**JOB, "tags": ["nightly", "sales"]},
+    {**JOB, "tags": "nightly"},
+    {**JOB, "tags": None},
     {"table": "/t", "name": "a", "spec": SPEC},
     {"table": "/t", "name": "a", "spec": {**SPEC, "trigger": {"job_type": "periodic", "schedule": {"interval": 60}}}},
     {"table": "/t", "name": "a", "spec": {"iteration": {**SPEC["iteration"], "priority": 5}, "target_lag": 9}},
@@ -51,6 +55,9 @@ REFUSED: list[Any] = [
     {**JOB, "table": ""},
     {**JOB, "name": 5},
     {**JOB, "prio": 5},
+    {**JOB, "tags": [5]},
+    {**JOB, "tags": [""]},
+    {**JOB, "tags": ["t"] * (TAGS_MAX + 1)},
     {**JOB, "priority": 1001},
     {**JOB, "priority": True},
     {**JOB, "key": [""]},

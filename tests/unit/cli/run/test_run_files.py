@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +69,28 @@ def test_an_empty_directory_is_named_beside_the_faults_of_files(tmp_path: Path) 
     with pytest.raises(InvalidRequest) as refused:
         read(wrong, empty)
     assert all(str(each) in f"{refused.value} {refused.value.others}" for each in (wrong, empty))
+
+
+def test_a_project_of_dbt_that_is_not_compiled_is_named_as_such(tmp_path: Path) -> None:
+    write(tmp_path / "dbt_project.yml", "name: p")
+    write(tmp_path / "models" / "a.sql", "select 1")
+    with pytest.raises(InvalidRequest, match="project of dbt without") as refused:
+        read(tmp_path)
+    assert (refused.value.field, refused.value.others) == (str(tmp_path), ())
+    assert "dbt compile" in refused.value.remedy
+
+
+def compiled_model(tmp_path: Path, **more: Any) -> Path:
+    made = {"resource_type": "model", "name": "m", "compiled_code": "SELECT id FROM orders", **more}
+    return write(tmp_path / "manifest.json", json.dumps({"nodes": {"model.p.m": made}}))
+
+
+def test_a_project_of_which_no_model_is_to_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="holds no view"):
+        read(compiled_model(tmp_path, meta={}))
+
+
+def test_jobs_have_the_tags_of_their_files_and_models_those_of_dbt(tmp_path: Path) -> None:
+    job = write(tmp_path / "copy.yaml", JOB.replace("name:", "tags: [nightly, sales], name:"))
+    found = read(job, compiled_model(tmp_path, meta={"iscp": True}, tags=["hourly", 7]))
+    assert {each.request.job.name: each.tags for each in found} == {"copy": ("nightly", "sales"), "m": ("hourly",)}

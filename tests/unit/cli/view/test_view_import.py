@@ -119,6 +119,7 @@ MANIFEST = {
             meta={"iscp": {"refresh": "full", "every": "10m", "target_lag": 5}},
         ),
         "model.p.other": model("other", "SELECT 1 FROM x", config={"meta": {}}),
+        "model.p.no": model("no", "SELECT 1 FROM x", config={"meta": {"iscp": False}}),
         "model.p.bare": model("bare", ""),
         "model.p.python": model("python", "x", language="python"),
         "model.p.odd": model("odd", "SELECT 1 FROM x", meta={"iscp": {"cron": "x"}}),
@@ -141,6 +142,13 @@ def test_models_of_dbt_whose_meta_says_so_are_taken_over(run: Run, tmp_path: Pat
     assert top[:2] == ("/x/mid", "top")
     assert top[2].tables == {"db.mid": "/x/mid", "raw.names": "raw.names"}
     assert [each["name"] for each in json.loads(done.stdout)["left_out"]] == ["bare", "python", "odd", "time", "way"]
+
+
+def test_a_model_whose_meta_has_iscp_without_anything_is_taken_over(run: Run, tmp_path: Path, kept: Kept) -> None:
+    manifest = {"nodes": {"model.p.m": model("m", "SELECT id FROM orders", config={"meta": {"iscp": {}}})}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert run("view", "import", str(tmp_path), *WHERE).exit_code == 0
+    assert [name for _, name, _ in kept()] == ["m"]
 
 
 def test_a_manifest_that_dbt_has_made_is_taken_over(run: Run, kept: Kept) -> None:
