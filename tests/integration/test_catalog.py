@@ -30,7 +30,7 @@ def test_a_name_and_its_place_are_one_table(catalog: DeltaCatalog) -> None:
     assert list(by_name.columns) == ["id", "item"]
 
 
-@pytest.mark.parametrize("name", ["sales.nothing", "nowhere.orders"])
+@pytest.mark.parametrize("name", ["sales.nothing", "nowhere.orders", "memory.main.orders"])
 def test_a_name_that_the_catalog_does_not_have_is_refused(catalog: DeltaCatalog, name: str) -> None:
     with pytest.raises(TableNotFound, match="not a table of the catalog") as refused:
         catalog.describe(name)

@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
-_NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+_NOT_THERE = (
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "SCHEMA_NOT_FOUND",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_MISSING_DELTA_TABLE",
+    "REQUIRES_SINGLE_PART_NAMESPACE",  # by Spark's own catalog, where a name begins with a catalog that there is not
+)
 SINK_COMMITS_MAX = 50
 """Newest commits of a table among which the last one of a job that keeps it is searched; if it is none of them, it is
 not known whose the table is.
@@ -57,7 +63,9 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
         except EngineError as error:
             if any(mark in error.message for mark in _NOT_THERE):
                 raise TableNotFound(
-                    f"{name} is not a table of the catalog", about="table", remedy="Check the name; or give the path"
+                    f"{name} is not a table of the catalog",
+                    about="table",
+                    remedy="Check the name; or give the path, as --table NAME=URI does for views",
                 ) from error
             raise
         return str(detail["location"] if detail else "")
