@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
+from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 
 PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
@@ -55,10 +56,13 @@ class RunPlan:
     _readers: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequest for jobs in a circle, and for two of one table with one name or one target."""
-        _refuse_same_names(self.jobs)
-        makers = _makers_of(self.jobs)
-        _refuse_circle(self.jobs, makers)
+        """Raises InvalidRequest for all jobs in a circle, and all of one table with one name or one target."""
+        refusals = Refusals()
+        _refuse_same_names(self.jobs, refusals)
+        makers = _makers_of(self.jobs, refusals)
+        with refusals.collect():
+            _refuse_circle(self.jobs, makers)
+        refusals.raise_all()
         for number in self.chosen:
             found = {maker for uri in self.jobs[number].reads for maker in makers.get(uri, ())}
             self._waits[number] = found & set(self.chosen)
@@ -109,44 +113,45 @@ class RunPlan:
         return found
 
 
-def _refuse_same_names(jobs: Sequence[PlannedJob]) -> None:
-    """Raise InvalidRequest if two jobs of a table have one name, by which they are known."""
+def _refuse_same_names(jobs: Sequence[PlannedJob], refusals: Refusals) -> None:
+    """Refuse jobs of a table that have the name of an earlier one: they are known by it."""
     places: dict[tuple[str, str, str], str] = {}
     for job in jobs:
         key = (*job.unit, job.name)
         if key in places:
-            raise InvalidRequest(
-                f"has the name of the job at {places[key]}, {job.name!r}, on the same table",
-                field=job.place,
-                remedy="Give each job of a table a name of its own",
-            )
-        places[key] = job.place
+            message = f"has the name of the job at {places[key]}, {job.name!r}, on the same table"
+            remedy = "Give each job of a table a name of its own"
+            refusals.add(InvalidRequest(message, field=job.place, remedy=remedy))
+        places.setdefault(key, job.place)
 
 
-def _makers_of(jobs: Sequence[PlannedJob]) -> dict[str, list[int]]:
-    """Return the numbers of the jobs that make each target. Raises InvalidRequest where two make one unshared."""
+def _makers_of(jobs: Sequence[PlannedJob], refusals: Refusals) -> dict[str, list[int]]:
+    """Return the numbers of the jobs that make each target; refuse those that make one which is not shared."""
     makers: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
         if not job.target:
             continue
         others = makers.setdefault(job.target, [])
         if others and not (job.shared and jobs[others[0]].shared):
-            raise InvalidRequest(
-                f"has the target of {jobs[others[0]].name!r} at {jobs[others[0]].place}, {job.target}",
-                field=job.place,
-                remedy="Give each job a target of its own",
-            )
+            message = f"has the target of {jobs[others[0]].name!r} at {jobs[others[0]].place}, {job.target}"
+            refusals.add(InvalidRequest(message, field=job.place, remedy="Give each job a target of its own"))
         others.append(number)
     return makers
 
 
 def _refuse_circle(jobs: Sequence[PlannedJob], makers: Mapping[str, Sequence[int]]) -> None:
-    """Raise InvalidRequest if a job reads what follows from its own target."""
+    """Raise InvalidRequest if a job reads what follows from its own target, or that itself."""
     reads = {number: [maker for uri in job.reads for maker in makers.get(uri, ())] for number, job in enumerate(jobs)}
     try:
         TopologicalSorter(reads).prepare()
     except CycleError as error:
         circle: Sequence[int] = error.args[1]
+        if len(set(circle)) == 1:
+            raise InvalidRequest(
+                f"has the table as its target that it reads, {jobs[circle[0]].target}",
+                field=jobs[circle[0]].place,
+                remedy="Give it another target",
+            ) from error
         named = " → ".join(jobs[number].name for number in circle)
         raise InvalidRequest(
             f"is in a circle: {named}", field=jobs[circle[0]].place, remedy="Have one of them read other tables"
