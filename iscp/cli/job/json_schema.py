@@ -90,7 +90,7 @@ def _naming() -> dict[str, Schema]:
     text = {"type": "string", "minLength": 1}
     optional = {"type": ["string", "null"]}
     tags = {"anyOf": [{"type": ["array", "null"], "maxItems": TAGS_MAX, "items": text}, text]}
-    types = {"account": optional, TAGS: tags}
+    types: dict[str, Schema] = {"account": optional, TAGS: tags}
     return {name: {**types.get(name, text), "description": said} for name, said in NAMING.items()}
 
 
