@@ -152,12 +152,14 @@ class GivenSpark:
             except Py4JJavaError as fault:
                 if "ClassNotFoundException" not in str(fault):
                     raise EngineError(f"an executor of the session ran no task: {fault.java_exception}") from fault
-                jars = with_jar(self._spark.sparkContext.getConf().get(JARS) or "", spark_jar())
+                # spark-submit adds the jars of packages to the property; the session's own JARS replace them all.
+                said = jvm.java.lang.System.getProperty(JARS) or self._spark.sparkContext.getConf().get(JARS) or ""
+                known = said.replace("file:///", "/")
                 raise InvalidRequest(
-                    "has executors without iscp's jar",
+                    "has executors without iscp's jar, or without Delta's, which it needs",
                     field="spark",
-                    remedy="Stop the session, and make one with this line before .getOrCreate(), which gives it to "
-                    f'executors too:\n  .config("{JARS}", "{jars}")',
+                    remedy="Stop the session, and make one with this line before .getOrCreate(), which gives them to "
+                    f'executors too:\n  .config("{JARS}", "{with_jar(known, spark_jar())}")',
                 ) from fault
 
 
