@@ -9,6 +9,7 @@ from iscp.consumers.validation import CONSUMER_PATH
 from iscp.core.spec.spec import JobSpec, OnDuplicate
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.ports.rows import Rows
+from iscp.ports.work_timer import leave_to_spark
 
 
 def rows_passing(rows: Rows, where: str) -> Rows:
@@ -16,6 +17,8 @@ def rows_passing(rows: Rows, where: str) -> Rows:
     if not where:
         return rows
     of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
+    if of_table is None:
+        leave_to_spark(f"a filter is computed by Spark: {where}", unless_known=True)
     return rows.transformed(lambda frame: frame.where(where), of_table)
 
 
@@ -27,6 +30,8 @@ def find_dead_letters(rows: Rows, spec: JobSpec) -> Shared | None:
     key = spec.consumer.key
     if not key or (rows.table is not None and has_own_keys(rows.table, key)):
         return None
+    if rows.table is not None:
+        leave_to_spark("rows may share a key, or lack one")
     shared = find_shared_keys(rows.frame, key)
     stops = spec.on_duplicate is OnDuplicate.STOP
     if shared is None or (not stops and shared.rows <= ROWS_MAX):

@@ -289,9 +289,8 @@ class Needs:
     """States what a kind of consumer needs to be handed.
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink has; the
-    others get a SNAPSHOT instead. `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark
-    (Retriever.snapshot_rows). `target_log`: the kind of log of its target, which shows at a glance whether anybody has
-    written to it.
+    others get a SNAPSHOT. `small_snapshots`: few rows of those are read without Spark (Retriever.snapshot_rows).
+    `target_log`: the kind of its target's log. `built_by_spark`: Spark computes all rows of a new target, few too.
     """
 
     changes: ChangeDetail = ChangeDetail.NET
@@ -299,6 +298,7 @@ class Needs:
     compares: bool = True
     small_snapshots: bool = False
     target_log: TargetLog = TargetLog.DELTA
+    built_by_spark: bool = False
 
 
 RefreshHandler = Callable[[JobRow], tuple[Sequence[str], float]]

@@ -1,4 +1,4 @@
-"""Charges a thread's time, and what it reads and writes, to the usage of the jobs that it works for.
+"""Charges a thread's time, what it reads and writes, and its need of Spark, to the jobs that it works for.
 
 The runner says for whom a thread works; what reads for jobs, or commits for them, says so where it does. Nobody passes
 anything on for that, and where a thread works for nobody, nothing is measured. The part that is innermost counts.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import wraps
 from threading import get_ident
 from typing import ParamSpec, TypeVar
 
-from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
-from iscp.core.values.untrusted_values import COUNT_MOST
+from iscp.core.job.usage import SECONDS_MOST, SparkNeed, Usage, UsagePart
+from iscp.core.values.untrusted_values import COUNT_MOST, printable
 from iscp.ports.system import Clock
 
 P = ParamSpec("P")
@@ -22,9 +23,12 @@ R = TypeVar("R")
 
 
 class UsageTally:
-    """The sums of one job's part in an iteration, as Usage has them; one thread at a time adds to them."""
+    """The sums of one job's part in an iteration, as Usage has them; one thread at a time adds to them.
 
-    __slots__ = ("bytes_read", "bytes_written", "conflicts", "rows_read", "seconds")
+    `spark` says why it needed Spark; None: it did not, or Spark is one whose uses are not seen.
+    """
+
+    __slots__ = ("bytes_read", "bytes_written", "conflicts", "rows_read", "seconds", "spark")
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(UsagePart, 0.0)
@@ -32,6 +36,7 @@ class UsageTally:
         self.bytes_read = 0
         self.bytes_written = 0
         self.conflicts = 0
+        self.spark: SparkNeed | None = None
 
     def usage(self, rows_written: int) -> Usage:
         """Return what is known by now; the schedule knows how long the iteration has waited, and after what."""
@@ -48,15 +53,19 @@ class UsageTally:
 
 
 class _WorkTimer:
-    """A thread's work for the jobs of `tallies`, of which `part` is done now (None: none of them)."""
+    """A thread's work for the jobs of `tallies`, of which `part` is done now (None: none of them).
 
-    __slots__ = ("clock", "part", "since_s", "tallies", "thread")
+    `spark_reason` says why it is left to Spark, if it is; empty: nobody has said so.
+    """
+
+    __slots__ = ("clock", "part", "since_s", "spark_reason", "tallies", "thread")
 
     def __init__(self, clock: Clock, tallies: Sequence[UsageTally], part: UsagePart) -> None:
         self.clock = clock
         self.tallies = tallies
         self.part: UsagePart | None = part
         self.since_s = clock.monotonic_s()
+        self.spark_reason = ""
         self.thread = get_ident()
 
     def switch(self, part: UsagePart | None) -> UsagePart | None:
@@ -152,3 +161,24 @@ def count_work(*, rows_read: int = 0, bytes_read: int = 0, bytes_written: int = 
         tally.rows_read += max(0, rows_read)
         tally.bytes_read += max(0, bytes_read)
         tally.bytes_written += max(0, bytes_written)
+
+
+def leave_to_spark(reason: str, *, unless_known: bool = False) -> None:
+    """Say why what this thread goes on with takes Spark, which need not have started; the reason that was said last
+    counts.
+
+    Whoever decides that work takes Spark says it where it decides so. `unless_known`: it knows no more than that, and
+    what was said before is the better reason.
+    """
+    timer = _own_timer()
+    if timer is None or (unless_known and (timer.spark_reason or any(each.spark for each in timer.tallies))):
+        return
+    timer.spark_reason = printable(reason)
+
+
+def note_spark(*, started: bool = False) -> None:
+    """Note for each job that this thread works for that it uses Spark, and with `started` that it has started Spark."""
+    timer = _own_timer()
+    for tally in timer.tallies if timer is not None else ():
+        need = (tally.spark or SparkNeed()).and_for(timer.spark_reason if timer is not None else "")
+        tally.spark = replace(need, started=True) if started else need

@@ -94,12 +94,18 @@ class LentSpark:
 
 
 class RunKeeper:
-    """Runs as `iscp run` does, each in an engine of its own. `started`: whether the last one has needed Spark."""
+    """Runs as `iscp run` does, each in an engine of its own.
+
+    `started`: whether the last one has started Spark. `needs` has what its jobs needed Spark for, by their names, and
+    `first` the jobs that Spark was started for.
+    """
 
     def __init__(self, start: Start, direct_bytes_max: int = DIRECT_BYTES_MAX) -> None:
         self._start = start
         self._config = replace(DEFAULTS, spark=replace(DEFAULTS.spark, direct_bytes_max=direct_bytes_max))
         self.started = False
+        self.needs: dict[str, str] = {}
+        self.first: set[str] = set()
 
     def bring_up(self, requests: Sequence[RegisterRequest], *, take_over: bool = False) -> list[Brought]:
         """Bring the targets of jobs up to date. `take_over`: a cluster may have kept them until now."""
@@ -108,6 +114,8 @@ class RunKeeper:
             jobs = engine.jobs(wanted)
             plan = engine.plan(wanted, jobs, JobSelection(), fail_fast=False)
             results = engine.run(jobs, plan, RunOrders(take_over=take_over), RunListener(), parallel=2).run()
+        self.needs = {each.name: each.spark for each in results if each.spark is not None}
+        self.first = {each.name for each in results if each.started_spark}
         return [
             Brought(
                 each.to_version,

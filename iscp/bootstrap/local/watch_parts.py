@@ -14,11 +14,13 @@ from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.core.job.iteration import JobOutcome
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.local.job_registrar import JobRegistrar
 from iscp.runtime.local.local_watch import WatchParts
+from iscp.runtime.local.spark_needs import SparkNeeds
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.runner import Runner
@@ -37,10 +39,15 @@ def compose_watch(
 ) -> WatchParts:
     """Compose what keeps jobs fresh; an invariant that breaks ends it."""
     clock, broken = ports.clock, threading.Event()
+    needs = SparkNeeds(clock)
 
     def end(error: Exception) -> None:
         log.critical("watch.broken", extra={"error": str(error)})
         broken.set()
+
+    def commit(outcome: JobOutcome) -> None:
+        needs.hear(outcome)
+        scheduler.post(JobCommitted(outcome))
 
     schedule = Schedule(
         config.node_id,
@@ -50,7 +57,7 @@ def compose_watch(
         evaluate_trigger=TriggerRegistry(config.triggers.allow).evaluate,
     )
     scheduler = Scheduler(schedule, DeltaProbe(), tables.target_probes(kinds), clock, end)
-    runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
+    runner = Runner(ports, config.bounds, on_committed=commit)
     executor = Executor(
         runner,
         clock,
@@ -76,4 +83,5 @@ def compose_watch(
         DirectoryNotices,
         lambda: not broken.is_set() and spark.alive(),
         runner.progress,
+        needs,
     )

@@ -51,6 +51,7 @@ class WatchLines(RunListener):
     def end(self, number: int, result: RunResult) -> None:
         at = time.strftime("%H:%M:%S")
         show_line(f"{at}  {result.name:<{self._width}}", result.state.value, _STATE_WIDTH, outcome_words(result))
+        show_spark([result])
         sys.stdout.flush()
 
 
@@ -83,7 +84,15 @@ def outcome_words(result: RunResult) -> str:
     return "; ".join(words).replace("; (", " (")
 
 
-def show_summary(results: Iterable[RunResult], seconds: float) -> None:
+def show_spark(results: Iterable[RunResult]) -> None:
+    """Say which job Spark was started for, if one of these is it, and why; those that share a read are it together."""
+    if first := [each for each in results if each.started_spark]:
+        names = ", ".join(f'{each.kind} "{each.name}"' for each in first)
+        say(printable(f"Spark was started for {names}: {first[0].spark}"))
+
+
+def show_summary(results: Sequence[RunResult], seconds: float) -> None:
+    show_spark(results)
     counts = Counter(each.state for each in results)
     say(f"{', '.join(f'{counts[state]} {state}' for state in ResultState if counts[state])} in {seconds:.1f} s")
 
@@ -95,6 +104,7 @@ def show_forecasts(forecasts: Sequence[JobForecast], output: str) -> None:
         return
     width = name_width(each.name for each in forecasts)
     for each in forecasts:
-        show_line(f"{each.name:<{width}}", each.action.value, _ACTION_WIDTH, each.why)
+        needs = "; needs Spark" if each.spark else ""
+        show_line(f"{each.name:<{width}}", each.action.value, _ACTION_WIDTH, each.why + needs)
     counts = Counter(each.action for each in forecasts)
     say(f"would be: {', '.join(f'{counts[action]} {action}' for action in Forecast if counts[action])}")

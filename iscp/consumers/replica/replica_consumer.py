@@ -29,6 +29,7 @@ from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError
+from iscp.ports.work_timer import leave_to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,6 +137,7 @@ class ReplicaConsumer(Consumer):
             self._refuse_unwritable_name(table.column_names)
             if self._sink.schema_matches(columns_of(rows).json()):
                 return rows
+            leave_to_spark("the target has other columns than the rows")
         self._refuse_unwritable_name(rows.frame.columns)
         return rows.for_spark()
 

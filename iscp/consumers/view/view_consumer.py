@@ -31,6 +31,7 @@ from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.work_timer import leave_to_spark
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.direct.group_state import UnfitGroupsError, stored_frame
@@ -160,6 +161,7 @@ class ViewConsumer(Consumer):
         began_s = self._clock.monotonic_s()
         if not by_time and (done := self._follow_directly(context, spans, end)) is not None:
             return done
+        self._leave_changes_to_spark(by_time=by_time)
         query, total = self._query(context, end), self._memory.sizes.of_all(self._source, end.tables)
         choice = choose_strategy(self._view.policy, spans.bytes, total, self._memory.samples, query.scans(spans))
         if choice.strategy is Strategy.FULL:
@@ -208,11 +210,20 @@ class ViewConsumer(Consumer):
             return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
         return None
 
+    def _leave_changes_to_spark(self, *, by_time: bool) -> None:
+        if by_time:
+            leave_to_spark("its rows change as time passes")
+        elif not self._memory.has_direct_way:
+            leave_to_spark("changes are computed by Spark for a query like this, however small they are")
+        else:
+            leave_to_spark("these changes are too many, or of a kind that is computed by Spark", unless_known=True)
+
     def _find_ways(self, context: ConsumeContext, end: RefreshEnd) -> DirectWays:
         """Return the ways that are stored beside the target, or those of the query's plan."""
         ways = self._ways.read(self._schemas(end))
         if ways is not None and (not ways.columns or self._sink.schema_matches(ways.schema_json)):
             return ways
+        leave_to_spark("its query is analyzed, as no way to follow changes is stored for its tables' columns")
         return self._learn_ways(self._query(context, end), end)
 
     def _learn_ways(self, query: ViewQuery, end: RefreshEnd) -> DirectWays:
@@ -327,6 +338,7 @@ class ViewConsumer(Consumer):
     ) -> Refreshed:
         """Compute all rows; `builds`: for no target that changes have come to."""
         began_s = self._clock.monotonic_s()
+        leave_to_spark(f"all rows are computed ({reason})")
         query = self._query_anew(context, end)
         if builds and self._view.policy is not Policy.FULL:
             self._store_groups(context, query, end)

@@ -34,7 +34,7 @@ class ViewKind(ConsumerKind):
     """The kind `view`."""
 
     name = "view"
-    needs = Needs(compares=False)
+    needs = Needs(compares=False, built_by_spark=True)
 
     def __init__(self) -> None:
         self._recent = RecentViews()

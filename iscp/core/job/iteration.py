@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.usage import Usage
+from iscp.core.job.usage import SparkNeed, Usage
 from iscp.core.job.verification import VerifyReport
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import SourceMarks, Watermark
@@ -100,7 +100,8 @@ class JobOutcome:
     were brought up to date, and why so; `rows_in` and `parts_s` are those of HistoryEntry, `due_at_s` that of
     Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet. `usage` is what the node
     has measured of its work: the schedule adds for how long it has waited, and what it has waited for. With
-    `committed`, `target_version` is the sink's own version that has it; -1: it is not known.
+    `committed`, `target_version` is the sink's own version that has it; -1: it is not known. `spark` says why it needed
+    Spark, where that starts when something needs it; None: it did not.
     """
 
     row: JobRow
@@ -126,6 +127,7 @@ class JobOutcome:
     build: BuildRequest | None = None
     usage: Usage | None = None
     target_version: int = -1
+    spark: SparkNeed | None = None
 
     @property
     def ok(self) -> bool:

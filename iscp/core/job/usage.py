@@ -1,9 +1,12 @@
-"""The cost of one job's part in one iteration: the time of its parts, what it read and wrote, what stood in its way."""
+"""The cost of one job's part in one iteration: the time of its parts, what it read and wrote, what stood in its way.
+
+It also says why the job needed Spark, where that starts only when something needs it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -117,3 +120,40 @@ def split_figures(figures: Mapping[str, Any]) -> tuple[dict[str, Any], Usage | N
         return others, exact_usage(Usage(**given))
     except ValueError:
         return others, None
+
+
+REASONS_MAX = 4
+"""Reasons that are kept of one job's work; further ones are left out, as the first of them made it wait."""
+
+UNNAMED = "a read or a write by Spark"
+"""The reason where nobody has said a better one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkNeed:
+    """A job's work needed Spark for these `reasons`, in the order in which they came up, each once.
+
+    They are empty where Spark was used, and nobody has said what for. `started`: this work found no Spark, and started
+    it.
+    """
+
+    reasons: tuple[str, ...] = ()
+    started: bool = False
+
+    def and_for(self, reason: str) -> SparkNeed:
+        """Return the need with one more reason; an empty one adds nothing."""
+        if not reason or reason in self.reasons or len(self.reasons) >= REASONS_MAX:
+            return self
+        return replace(self, reasons=(*self.reasons, reason))
+
+    def __str__(self) -> str:
+        return "; ".join(self.reasons) or UNNAMED
+
+
+def joined_needs(first: SparkNeed | None, second: SparkNeed | None) -> SparkNeed | None:
+    """Return the need of two parts of one job's work, of which either may have needed no Spark."""
+    if first is None or second is None:
+        return first or second
+    for reason in second.reasons:
+        first = first.and_for(reason)
+    return replace(first, started=first.started or second.started)

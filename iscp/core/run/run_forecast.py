@@ -30,7 +30,8 @@ class Forecast(StrEnum):
 @dataclass(frozen=True, slots=True)
 class JobForecast:
     """The forecast of one job. `versions` has for each table that it reads the version that the target is at (-1: none)
-    and the newest one; it is empty where that cannot be known yet.
+    and the newest one; it is empty where that cannot be known yet. `spark` says why it is certain that the job will
+    need Spark; None: it is not known before.
     """
 
     name: str
@@ -40,11 +41,16 @@ class JobForecast:
     action: Forecast
     why: str
     versions: Mapping[str, tuple[int, int]]
+    spark: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the forecast as JSON has it."""
         versions = {uri: {"applied": applied, "newest": newest} for uri, (applied, newest) in self.versions.items()}
         return asdict(self) | {"action": self.action.value, "versions": versions}
+
+
+BY_ALL_ROWS = (Forecast.CREATE, Forecast.REBUILD)
+"""What is made of all rows of its tables."""
 
 
 def forecast_action(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from iscp.core.job.usage import SparkNeed
 
 
 class ResultState(StrEnum):
@@ -30,6 +32,9 @@ class RunResult:
     those of its own table that the target was at before (-1: it held nothing of the job's) and is at now. `rows` were
     written, within `seconds`, in `iterations` commits. `error_code` is an ErrorCode, and `error` a sentence with its
     remedy; both are empty unless it failed or was skipped. `warning` is what its user should know otherwise.
+
+    `spark` says why the job needed Spark; None: it needed none, or Spark was given, and nobody has seen who uses it.
+    `started_spark`: it was the first that needed Spark, which was started for it.
     """
 
     name: str
@@ -50,10 +55,16 @@ class RunResult:
     error_code: int = 0
     error: str = ""
     warning: str = ""
+    spark: str | None = None
+    started_spark: bool = False
 
     @property
     def ok(self) -> bool:
         return self.state in (ResultState.UPDATED, ResultState.CURRENT)
+
+    def needing(self, need: SparkNeed | None) -> RunResult:
+        """Return the result with all that the job needed Spark for; None: it needed none."""
+        return self if need is None else replace(self, spark=str(need), started_spark=need.started)
 
     def document(self) -> dict[str, Any]:
         """Return the result as JSON has it."""

@@ -82,6 +82,10 @@ class JobRegistrar:
         target = kind.target_of(spec.consumer, catalog)
         return PlannedJob(request.job.name, request.job.account, reads, target, place, kind.shared_target)
 
+    def built_by_spark(self, request: RegisterRequest) -> bool:
+        """Return whether Spark computes all rows of the job's target where that is built."""
+        return self._kinds(parse_spec(request.spec_json).consumer.kind).needs.built_by_spark
+
     def find_current(self, request: RegisterRequest) -> RegisteredJob | None:
         """Return the job if its target is at the newest commits of all that it reads, and nothing else is due; None: it
         is to be registered, and an iteration finds out.

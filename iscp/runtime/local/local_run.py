@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -15,6 +15,7 @@ from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.untrusted_values import error_code, named_error
+from iscp.ports.work_timer import UsageTally
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.unit_runner import UnitRunner, fault_words, result_of
 
@@ -122,35 +123,50 @@ class LocalRun:
         self._done.put(results)
 
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
-        results = {} if self._orders.full_refresh else self._find_current(unit)
+        tallies = {number: UsageTally() for number in unit}
+        found = self._find_results(unit, tallies)
+        return {number: result.needing(tallies[number].spark) for number, result in found.items()}
+
+    def _find_results(self, unit: Sequence[int], tallies: Mapping[int, UsageTally]) -> dict[int, RunResult]:
+        results = {} if self._orders.full_refresh else self._find_current(unit, tallies)
         left, tries = [number for number in unit if number not in results], 0
         while left and tries < SUPERSEDED_TRIES_MAX:
             tries += 1
             registered: dict[int, RegisteredJob] = {}
             for number in left:
                 try:
-                    job = self._jobs[number]
-                    registered[number] = self._registrar.register(job.request, self._orders, rebuild=job.rebuild)
+                    registered[number] = self._register(self._jobs[number], tallies[number])
                 except Exception as error:  # noqa: BLE001  (one job's fault is its own)
                     results[number] = failed(self._jobs[number], error)
             if registered:
-                found = self._bring_up(list(registered.values()))
-                results |= dict(zip(registered, found, strict=True))
+                results |= self._bring_up(registered, tallies)
             # Another run has claimed it at the same time, by the same files: it is gone on with under that claim.
             left = [number for number in registered if results[number].error_code == ErrorCode.SUPERSEDED]
         return results
 
-    def _find_current(self, unit: Sequence[int]) -> dict[int, RunResult]:
+    def _find_current(self, unit: Sequence[int], tallies: Mapping[int, UsageTally]) -> dict[int, RunResult]:
         """Return the results of the jobs that have nothing to do, as their targets and the tables' logs show."""
-        found = {number: self._registrar.find_current(self._jobs[number].request) for number in unit}
-        return {number: result_of(job.row) for number, job in found.items() if job is not None}
+        found = {}
+        for number in unit:
+            with self._units.working_for(tallies[number]):
+                job = self._registrar.find_current(self._jobs[number].request)
+            if job is not None:
+                found[number] = result_of(job.row)
+        return found
 
-    def _bring_up(self, jobs: Sequence[RegisteredJob]) -> list[RunResult]:
-        found = self._units.bring_up([each.row for each in jobs])
-        return [
-            replace(result, from_version=job.applied, warning=result.warning or job.warning)
-            for job, result in zip(jobs, found, strict=True)
-        ]
+    def _register(self, job: RequestedJob, tally: UsageTally) -> RegisteredJob:
+        with self._units.working_for(tally):
+            return self._registrar.register(job.request, self._orders, rebuild=job.rebuild)
+
+    def _bring_up(
+        self, registered: Mapping[int, RegisteredJob], tallies: Mapping[int, UsageTally]
+    ) -> dict[int, RunResult]:
+        by_id = {job.row.job_id: tallies[number] for number, job in registered.items()}
+        results = self._units.bring_up([job.row for job in registered.values()], by_id)
+        return {
+            number: replace(result, from_version=job.applied, warning=result.warning or job.warning)
+            for (number, job), result in zip(registered.items(), results, strict=True)
+        }
 
 
 def failed(job: RequestedJob, error: Exception) -> RunResult:

@@ -30,6 +30,7 @@ from iscp.core.values.progress import RunProgress
 from iscp.ports.catalog import LogNotices
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.local_run import RequestedJob, RunListener, failed
+from iscp.runtime.local.spark_needs import SparkNeeds
 from iscp.runtime.local.unit_runner import result_of
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
@@ -52,7 +53,10 @@ SCHEDULER_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WatchParts:
-    """The parts that run iterations. `notices` is given what is called with the URI of a table that has changed."""
+    """The parts that run iterations. `notices` is given what is called with the URI of a table that has changed.
+
+    `needs` hears of each outcome before the schedule does.
+    """
 
     registrar: JobRegistrar
     scheduler: Scheduler
@@ -61,6 +65,7 @@ class WatchParts:
     notices: Callable[[Callable[[str], None]], LogNotices]
     alive: Callable[[], bool]
     progress: Callable[[str], RunProgress | None]
+    needs: SparkNeeds
 
 
 class PageServes(Protocol):
@@ -173,14 +178,16 @@ class LocalWatch:
     def _register(self, number: int) -> bool:
         """Take a job in; return False if it is to be tried again later."""
         job = self._jobs[number]
-        try:
-            registered = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild)
-        except (TableNotFound, TemporaryError) as error:
-            self._refuse(number, failed(job, error), again=True)
-            return False
-        except Exception as error:  # noqa: BLE001  (one job's fault is its own)
-            self._refuse(number, failed(job, error), again=False)
-            return True
+        with self._parts.needs.noting() as tally:
+            try:
+                registered = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild)
+            except (TableNotFound, TemporaryError) as error:
+                self._refuse(number, failed(job, error).needing(tally.spark), again=True)
+                return False
+            except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+                self._refuse(number, failed(job, error).needing(tally.spark), again=False)
+                return True
+        self._parts.needs.add(registered.row.job_id, tally.spark)
         self._take(number, registered)
         return True
 
@@ -240,7 +247,7 @@ class LocalWatch:
             seconds=round(entry.end_at_s - entry.start_at_s, 4),
             iterations=1,
         )
-        self._listener.end(number, result)
+        self._listener.end(number, result.needing(self._parts.needs.take(entry.job_id)))
 
     def _hear_report(self, report: JobReport) -> None:
         """Note how far the job has come, and say what is wrong with it."""

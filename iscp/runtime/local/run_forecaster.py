@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.several_tables import tables_of
-from iscp.core.run.run_forecast import Forecast, JobForecast, forecast_action
+from iscp.core.run.run_forecast import BY_ALL_ROWS, Forecast, JobForecast, forecast_action
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.values.errors import TableNotFound
 from iscp.ports.source import ChangeSource, SourceRange
@@ -27,7 +28,10 @@ def forecast_run(
         for number in (number for unit in plan.begin() for number in unit):
             job = jobs[number]
             upstream = [written[uri] for uri in job.planned.reads if uri in written]
-            found[number] = each = _forecast(registrar, source, job, orders, upstream)
+            each = _forecast(registrar, source, job, orders, upstream)
+            if each.action in BY_ALL_ROWS and registrar.built_by_spark(job.request):
+                each = replace(each, spark=f"all rows are computed ({each.why})")
+            found[number] = each
             if each.action in _WRITES:
                 written[job.planned.target] = job.planned.name
             for skipped in plan.end(number, failed=each.action is Forecast.REFUSED):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import MappingProxyType
 
 from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import joined_needs
 from iscp.core.job.verification import VerifyReport
 from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.run.run_words import words_of_a_run
@@ -19,9 +22,12 @@ from iscp.core.values.untrusted_values import error_code, named_error
 from iscp.ports.engine import IterationRunner
 from iscp.ports.source import ChangeSource
 from iscp.ports.system import Clock
+from iscp.ports.work_timer import UsageTally, working_for
 from iscp.runtime.worker.run_guard import RunGuard
 
 log = logging.getLogger(__name__)
+
+NO_TALLIES: Mapping[str, UsageTally] = MappingProxyType({})
 
 
 class UnitRunner:
@@ -36,8 +42,15 @@ class UnitRunner:
         self._running: dict[int, tuple[Iteration, RunGuard]] = {}
         self._stopped = threading.Event()
 
-    def bring_up(self, rows: Sequence[JobRow]) -> list[RunResult]:
-        """Bring jobs of one table and account to the version that is its newest one now; return a result for each."""
+    def working_for(self, tally: UsageTally) -> AbstractContextManager[None]:
+        """Charge what this thread does within, besides iterations, to `tally`."""
+        return working_for(self._clock, [tally])
+
+    def bring_up(self, rows: Sequence[JobRow], tallies: Mapping[str, UsageTally] = NO_TALLIES) -> list[RunResult]:
+        """Bring jobs of one table and account to the version that is its newest one now; return a result for each.
+
+        `tallies` has for a `job_id` the one that gets to know why the job needed Spark.
+        """
         uri = rows[0].table_uri
         try:
             goal = self._source.newest(uri).to.version
@@ -57,6 +70,8 @@ class UnitRunner:
                 _end_all(going, error.code, str(error))
                 break
             for outcome in outcomes:
+                if (tally := tallies.get(outcome.row.job_id)) is not None:
+                    tally.spark = joined_needs(tally.spark, outcome.spark)
                 jobs[outcome.row.job_id].take(outcome, self._clock.monotonic_s() - began_s)
         return [jobs[row.job_id].result for row in rows]
 

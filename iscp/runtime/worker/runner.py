@@ -80,7 +80,7 @@ class Runner:
         with working_for(self._clock, [tally]):
             outcome = retry_conflicts(attempt_once, CONFLICT_TRIES_MAX)
             charge_by_now()
-        return outcome if outcome is None else replace(outcome, usage=tally.usage(outcome.rows))
+        return outcome if outcome is None else replace(outcome, usage=tally.usage(outcome.rows), spark=tally.spark)
 
     def cancel(self, iteration: Iteration) -> None:
         self._engine.cancel(iteration.label)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from iscp.ports.work_timer import leave_to_spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -20,9 +22,11 @@ class SessionAnalysis:
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
         from iscp.views.analysis.query_analysis import query_shaper
 
+        leave_to_spark("its query is analyzed")
         return query_shaper(self._session)(sql, schemas)
 
     def condition_fault(self, schema_json: str, condition: str) -> str:
         from iscp.views.analysis.condition_analysis import condition_analyzer
 
+        leave_to_spark("its filter is analyzed")
         return condition_analyzer(self._session)(schema_json, condition)

@@ -22,6 +22,7 @@ from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
 from iscp.ports.source import ChangeSource, SourceRange
+from iscp.ports.work_timer import leave_to_spark
 from iscp.views.changes.plan_leaves import BuildTimer
 from iscp.views.direct.group_state import GROUPS_MAX, GroupChanges, change_groups, stored_frame, sum_up
 from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
@@ -144,6 +145,7 @@ class ViewGroups:
         if not stored.is_at_hand():
             if not self.worth.write():
                 return None
+            leave_to_spark("the groups of all its rows are stored, for later changes")
             stored.write(stored_frame(self.query, before()))
         self.worth.served += 1
         keys = deltas.select(key_columns(len(self.query.keys)))
@@ -175,6 +177,8 @@ class ViewMemory:
         self._groups: ViewGroups | None = None
         self._rows: ViewRows | None = None
         self._known = False
+        self.has_direct_way = False
+        """Whether small changes of its tables are followed without Spark, as far as is known."""
         self._worth = StoringWorth()
         self._builds = 0
         self.sizes = TableSizes()
@@ -227,6 +231,7 @@ class ViewMemory:
             self._groups = ViewGroups(ways.grouped.query, rows, columns, self._worth)
         if ways.joined is not None:
             self._rows = self._joined(ways.joined, [each.name for each in ways.columns])
+        self.has_direct_way = ways.grouped is not None or ways.joined is not None
         self._known = True
 
     def _joined(self, query: JoinQuery, names: Sequence[str]) -> ViewRows:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.job.usage import UNNAMED
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import Position
 from tests.both_ways.cases import CASES, Case, CaseJob, Step
@@ -64,6 +65,8 @@ class Played:
         brought = self._by_keeper(taken=taken)
         for place, (job, each) in enumerate(zip(self.case.jobs, brought, strict=True)):
             self._check(place, job, each, step, taken=taken)
+        if keeper is Keeper.RUN:
+            self._check_needs()
         direct = {each.strategy for each in brought} <= DIRECT and not taken
         if keeper is Keeper.RUN and step is not None and not step.by_spark and direct:
             assert not self.runs.started, "a run has started Spark for a small change"
@@ -74,6 +77,13 @@ class Played:
             late = self.node.bring_up(self.requests)
             assert {each.error_code for each in late} == {ErrorCode.SUPERSEDED}
             assert self._read() == self.positions
+
+    def _check_needs(self) -> None:
+        """Check that a run says of each use of Spark why it was, and of which job it was the first."""
+        runs = self.runs
+        assert runs.started == bool(runs.first), "somebody has started Spark, and it is known who"
+        assert runs.first <= runs.needs.keys()
+        assert UNNAMED not in runs.needs.values()
 
     def _by_keeper(self, *, taken: bool) -> list[Brought]:
         if self.keeper is Keeper.NODE:

@@ -5,7 +5,7 @@ from contextvars import copy_context
 
 import pytest
 
-from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
+from iscp.core.job.usage import SECONDS_MOST, SparkNeed, Usage, UsagePart
 from iscp.core.values.errors import Conflict
 from iscp.core.values.untrusted_values import COUNT_MOST
 from iscp.ports.work_timer import (
@@ -15,6 +15,8 @@ from iscp.ports.work_timer import (
     charged_as,
     charging,
     count_work,
+    leave_to_spark,
+    note_spark,
     working_for,
 )
 from tests.fakes.clock import FakeClock
@@ -137,3 +139,41 @@ def test_a_thread_with_a_copied_context_charges_nobody() -> None:
     end.set()
     thread.join()
     assert tally.usage(0) == Usage(compute_s=3.0)
+
+
+def test_a_use_of_spark_is_noted_for_whom_the_thread_works_by_the_reason_said_last() -> None:
+    clock, first, second = FakeClock(), UsageTally(), UsageTally()
+    with working_for(clock, [first, second]):
+        leave_to_spark("it was thought to be large")
+        leave_to_spark("it is large")
+        leave_to_spark("nobody knows", unless_known=True)
+        note_spark()
+        note_spark(started=True)
+        with working_for(clock, [second]):
+            leave_to_spark("nobody knows", unless_known=True)
+            note_spark()
+            leave_to_spark("a filter")
+            note_spark()
+            note_spark()
+    assert first.spark == SparkNeed(("it is large",), started=True)
+    assert second.spark == SparkNeed(("it is large", "a filter"), started=True)
+
+
+def test_a_reason_without_a_use_is_none_and_a_use_without_a_reason_is_one() -> None:
+    clock, idle, silent = FakeClock(), UsageTally(), UsageTally()
+    with working_for(clock, [idle]):
+        leave_to_spark("it is large")
+    with working_for(clock, [silent]):
+        note_spark()
+    assert (idle.spark, silent.spark) == (None, SparkNeed())
+    leave_to_spark("nobody works here")
+    note_spark()
+
+
+def test_a_use_on_another_thread_is_not_noted_for_this_ones_jobs() -> None:
+    clock, tally = FakeClock(), UsageTally()
+    with working_for(clock, [tally]):
+        thread = threading.Thread(target=copy_context().run, args=(note_spark,))
+        thread.start()
+        thread.join()
+    assert tally.spark is None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from iscp.adapters.delta.storage.delta_errors import spent
 from iscp.core.values.errors import EngineError
 from iscp.core.values.progress import StageWork
+from iscp.ports.work_timer import note_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,10 +100,11 @@ class DeferredSpark:
         self._first.append(action)
 
     def use(self) -> SparkAccess:
-        """Return Spark for the use of the calling thread, started now at the latest.
+        """Return Spark for the use of the calling thread, started now at the latest; noted for whom it works.
 
         Raises EngineError if it was ended before, and what starting it raised.
         """
+        note_spark()
         spark = self.spark or self._start_once()
         self.before_use(spark)
         return spark
@@ -152,6 +154,7 @@ class DeferredSpark:
             if ended:
                 spark.kill()
                 raise EngineError("Spark was stopped while it started")
+            note_spark(started=True)
             return spark
 
     def _start_tested(self) -> SparkAccess:
@@ -192,7 +195,7 @@ class DeferredEngine:
     def session(self) -> Iterator[SparkSession]:
         before, self._awaited.session = self._awaited.session, None  # what is within comes first
         try:
-            with self._late_session() if self._engine is None else self._engine.session() as session:
+            with self._late_session() if self._engine is None else self._lend_session() as session:
                 yield session
         finally:
             self._awaited.session = before
@@ -236,6 +239,12 @@ class DeferredEngine:
         finally:
             if late.late_made is not None:
                 self._started().give_back(late.late_made)
+
+    @contextmanager
+    def _lend_session(self) -> Iterator[SparkSession]:
+        """Return a session of the engine, whose uses are noted too."""
+        with self._started().session() as session:
+            yield LateSession(lambda: session, self._spark.use).as_session()
 
     def _make_up(self, spark: SparkAccess) -> None:
         """Do what this thread has to do before it uses Spark."""

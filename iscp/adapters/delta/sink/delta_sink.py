@@ -55,7 +55,7 @@ from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Compared, Deleted, DeletionOrder, Manifest
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Failpoints, Guard
-from iscp.ports.work_timer import charged_as, charging
+from iscp.ports.work_timer import charged_as, charging, leave_to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +163,11 @@ class DeltaSink:
     def _append_directly(self, rows: Rows, tag: CommitTag) -> bool:
         if rows.table is None:
             return False
-        return self._direct.append(self._load_columns().fitted(rows.table), tag.base_version, commit_properties(tag))
+        fitted = self._load_columns().fitted(rows.table)
+        done = self._direct.append(fitted, tag.base_version, commit_properties(tag))
+        if not done:
+            leave_to_spark(f"{self._uri}, or what comes into it, is such as is written by Spark alone")
+        return done
 
     def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
         with lacking(wanted, self._rows_at(wanted.sparkSession, tag.base_version)) as found:
@@ -224,6 +228,7 @@ class DeltaSink:
         self._ready_to_commit(guard)
         table = rows.table
         if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
+            leave_to_spark(f"rows are merged into {self._uri} by Spark", unless_known=table is None)
             merge_by_spark(session, self._uri, rows.frame, key, tag, rows.reread)
         return self._confirm_commit(tag)
 

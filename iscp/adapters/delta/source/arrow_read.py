@@ -63,7 +63,10 @@ def has_special_texts(metadata: Iterable[Mapping[str, Any]]) -> bool:
 
 
 class NotDirectError(Exception):
-    """Spark has to read these changes."""
+    """Spark has to read these rows; the text says why."""
+
+    def __init__(self, why: str = "some are in files that are read by Spark alone") -> None:
+        super().__init__(why)
 
 
 @dataclass(frozen=True)
@@ -131,13 +134,18 @@ class Shape:
 
         `arrays` is as in `fits_arrow`.
         """
+        return not self.unreadable(columns, arrays=arrays)
+
+    def unreadable(self, columns: Sequence[str], *, arrays: bool = False) -> str:
+        """Return why these columns cannot be read as `readable` has it; an empty text if they can."""
+        if self.configuration.get(_MAPPING, "none") != "none":
+            return "the names of its columns are mapped"
+        if others := self.features - FEATURES_READ:
+            return f"it has {', '.join(sorted(others))}"
         special = has_special_texts(self.fields[name].get("metadata") or {} for name in columns)
-        return (
-            self.configuration.get(_MAPPING, "none") == "none"
-            and self.features <= FEATURES_READ
-            and not special
-            and fits_arrow(self.selected(columns), (), arrays=arrays)
-        )
+        if special or not fits_arrow(self.selected(columns), (), arrays=arrays):
+            return "it has columns of types that are read by Spark alone"
+        return ""
 
 
 def read_changes(
@@ -159,8 +167,12 @@ def read_changes(
     """
     # Where columns stay as they were and no file came or went, no row is of another shape: a property was set.
     reshaped = any(commit.reshapes for commit, _ in commits) and (new_schema or any(files for _, files in commits))
-    if (by_cdf and not shape.cdf_on) or not shape.readable(columns, arrays=True) or reshaped:
-        raise NotDirectError
+    if by_cdf and not shape.cdf_on:
+        raise NotDirectError("its change data feed is off")
+    if why := shape.unreadable(columns, arrays=True):
+        raise NotDirectError(why)
+    if reshaped:
+        raise NotDirectError("its columns may have changed")
     schema = arrow_schema(shape.selected(columns))
     with direct_work(), _unfit_left_to_spark():
         parts = [
@@ -179,20 +191,22 @@ def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: A
 
     Raises as `read_changes`, and StorageError where the log cannot be read.
     """
-    if not shape.features <= _SNAPSHOT_FEATURES or not shape.readable(shape.columns):
-        raise NotDirectError
+    if why := shape.unreadable(shape.columns):
+        raise NotDirectError(why)
+    if others := shape.features - _SNAPSHOT_FEATURES:
+        raise NotDirectError(f"it has {', '.join(sorted(others))}")
     with direct_work(), delta_faults(f"open {uri}"), _unfit_left_to_spark():
         files = _files_at(open_delta(uri, version=version))
         counted = sum(max(0, (file.size or 0) - SNAPSHOT_FILE_BYTES) for file in files)
         if len(files) > SNAPSHOT_FILES_MAX or counted > bytes_max:
-            raise NotDirectError
+            raise NotDirectError(f"they are in {len(files):,} files, of {counted / 1024**2:.1f} MiB")
     return read_files(uri, files, shape, allowance), sum(file.size or 0 for file in files)
 
 
 def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: Allowance) -> pa.Table:
     """Return all rows of chosen files of a table, which the log itself describes. Raises as `read_changes`."""
-    if not shape.readable(shape.columns):
-        raise NotDirectError
+    if why := shape.unreadable(shape.columns):
+        raise NotDirectError(why)
     schema = arrow_schema(shape.selected(shape.columns))
     with direct_work(), _unfit_left_to_spark():
         with ThreadPoolExecutor(min(FILES_READ_AT_ONCE, max(1, len(files))), "iscp-files") as pool:

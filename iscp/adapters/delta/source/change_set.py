@@ -44,7 +44,7 @@ from iscp.core.rows.netting import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import KEY_HASH, quoted
 from iscp.ports.rows import Rows
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
-from iscp.ports.work_timer import charged_as
+from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,6 +224,7 @@ class DeltaChangeSet:
         return passing
 
     def _passing_by_spark(self, where: Sequence[str]) -> pa.Table:
+        leave_to_spark(f"a filter is computed by Spark: {' AND '.join(where)}")
         with spark_faults("filter the changes"):
             return _restricted(self._raw(()), where).toArrow()
 

@@ -34,7 +34,7 @@ from iscp.core.values.errors import EngineError, StorageError, TableNotFound
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
-from iscp.ports.work_timer import charged_as
+from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,6 +174,7 @@ class DeltaChangeSource:
     ) -> DeltaChangeSet | bool:
         """The changes where they can be read directly; else whether they fit in here once Spark has read them."""
         if span.steps or not 0 < self._small_bytes_max >= span.bytes:
+            leave_to_spark(_too_large(uri, span, self._small_bytes_max))
             return False
         shape = self._shapes.at(uri, span.last_version, span.to.at_s)
         commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
@@ -181,8 +182,10 @@ class DeltaChangeSource:
         try:
             rows = read_changes(uri, commits, shape, columns, by_cdf, Allowance(memory), new_schema=span.new_schema)
         except TooLargeError:
+            leave_to_spark(f"the changes of {uri} take more memory than may be used without Spark")
             return False
-        except NotDirectError:
+        except NotDirectError as unfit:
+            leave_to_spark(f"the changes of {uri} are read by Spark: {unfit}")
             # What does not come through Arrow stays with Spark, however small it is.
             fits = fits_arrow(shape.selected(columns), (), arrays=True)
             return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
@@ -227,7 +230,9 @@ class DeltaChangeSource:
         allowance = Allowance(self._small_bytes_max * DECODED_FACTOR)
         try:
             rows, size = read_rows(uri, version, shape, self._small_bytes_max, allowance)
-        except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError):
+        except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError) as unfit:
+            why = f": {unfit}" if isinstance(unfit, NotDirectError) else ""
+            leave_to_spark(f"all rows of {uri} are read by Spark{why}")
             return None  # Spark reads it, or says what is missing as of every other table
         return SmallSnapshot(rows, shape.selected(shape.columns), size)
 
@@ -267,6 +272,13 @@ class DeltaChangeSource:
             raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
         self._shapes.compare_checkpoint(uri, listed.checkpoint)
         return listed.newest
+
+
+def _too_large(uri: str, span: SourceRange, bytes_max: int) -> str:
+    if span.steps:
+        return f"a commit of {uri} is read in parts"
+    size, limit = (f"{each / 1024**2:.1f} MiB" for each in (span.bytes, bytes_max))
+    return f"the changes of {uri} are in files of {size}, which is more than spark.direct_bytes_max ({limit})"
 
 
 def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_version: int) -> Iterator[R]:

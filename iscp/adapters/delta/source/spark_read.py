@@ -32,6 +32,7 @@ from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.adapters.system.late_imports import F, frame_of_java
 from iscp.core.values.errors import StorageError, TableNotFound
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.work_timer import leave_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -187,6 +188,7 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     """Opens tables that deltalake does not; raises what `spark_faults` does."""
 
     def open_table(uri: str, version: int) -> Shape:
+        leave_to_spark(f"{uri} is a table that is opened by Spark alone")
         with spark_faults(f"open {uri} at version {version}"):
             _, _, snapshot = open_log(session, uri, version)
             jvm: Any = session._jvm
@@ -212,6 +214,7 @@ def state_loader(session: SparkSession) -> LoadState:
         try:
             return load_state_here(uri, version)
         except (NotReadableHere, StorageError, TableNotFound):
+            leave_to_spark(f"the files of {uri} are listed by Spark", unless_known=True)
             return _load_state(session, uri, version)
 
     return load
@@ -227,6 +230,7 @@ def _list_files(
 ) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
     with suppress(NotReadableHere, StorageError, TableNotFound):
         return list_first(uri, version)
+    leave_to_spark(f"the files of {uri} are listed by Spark", unless_known=True)
     return _list_by_spark(session, uri, version)
 
 

@@ -71,10 +71,12 @@ class ApplyRun:
         return working_for(self.ports.clock, [self.meter.tally(row) for row in rows], part)
 
     def with_usage(self, outcome: JobOutcome) -> JobOutcome:
-        """Return the outcome with what the job's part has cost by now."""
+        """Return the outcome with what the job's part has cost by now, and why it needed Spark."""
         charge_by_now()
-        usage = self.meter.tally(outcome.row).usage(outcome.rows)
-        return replace(outcome, bytes=outcome.bytes or (usage.bytes_written if outcome.ok else 0), usage=usage)
+        tally = self.meter.tally(outcome.row)
+        usage = tally.usage(outcome.rows)
+        size = outcome.bytes or (usage.bytes_written if outcome.ok else 0)
+        return replace(outcome, bytes=size, usage=usage, spark=tally.spark)
 
     def fail_all(self, works: Sequence[JobRun], error: BaseException) -> list[JobOutcome]:
         return [record_failure(job_run.row, job_run.position, error) for job_run in works]

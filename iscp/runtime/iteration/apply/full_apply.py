@@ -18,7 +18,7 @@ from iscp.ports.range_builder import RangeBuilt
 from iscp.ports.rows import LateFrame
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
-from iscp.ports.work_timer import count_work
+from iscp.ports.work_timer import count_work, leave_to_spark
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.change_reader import Snapshot
@@ -134,6 +134,7 @@ def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: 
     small = source.small_snapshot(uri, version) if job_run.kind.needs.small_snapshots else None
     if small is not None:
         return Snapshot(partial(source.snapshot, session, uri, version), small)
+    leave_to_spark(f"all rows of {uri} are read by Spark", unless_known=True)
     frame = source.snapshot(session, uri, version)
     return Snapshot(lambda: frame)
 

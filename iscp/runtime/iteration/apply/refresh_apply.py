@@ -16,7 +16,7 @@ from iscp.ports.range_builder import RangeRefreshed
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
-from iscp.ports.work_timer import count_work
+from iscp.ports.work_timer import count_work, leave_to_spark
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.position_renewal import renew_position
@@ -52,6 +52,8 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
     with ports.engine.session() as session:
         ports.failpoints.reach("read.before")
         run.guard.check()
+        if full:
+            leave_to_spark(f"all rows are computed ({full})")
         if job_run.position.job_id != job_run.row.job_id:
             # This is so for all rebuilds: what a former registration has under way fails at the sink from here on.
             frame = ports.source.snapshot(session, uri, span.to.version)

@@ -76,12 +76,35 @@ def test_programs_get_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> N
         RunObjects().end(0, result)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["name"], first["state"], first["rows"]) == ("a", "updated", 12_345)
+    assert (first["spark"], first["started_spark"]) == (None, False)
     assert (second["state"], second["error_code"]) == ("failed", ErrorCode.CONFLICT)
 
 
 def test_a_summary_counts_states_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     show_summary([FAILED, CURRENT, UPDATED, CURRENT], 1.26)
     assert capsys.readouterr().out == "1 updated, 2 current, 1 failed in 1.3 s\n"
+
+
+def test_a_summary_says_which_job_spark_was_started_for_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    first = replace(UPDATED, kind="view", name="totals", spark="all rows are computed", started_spark=True)
+    show_summary([replace(UPDATED, spark="a filter"), first, CURRENT], 6.0)
+    said, _ = capsys.readouterr().out.splitlines()
+    assert said == 'Spark was started for view "totals": all rows are computed'
+    show_summary([first, replace(first, name="others")], 6.0)
+    said, _ = capsys.readouterr().out.splitlines()
+    assert said == 'Spark was started for view "totals", view "others": all rows are computed'
+
+
+def test_a_watch_says_it_after_the_line_of_the_job(local: Local, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = WatchLines(local.requested(local.request("a")), [0])
+    lines.end(0, replace(UPDATED, spark="a filter", started_spark=True))
+    _, said = capsys.readouterr().out.splitlines()
+    assert said == 'Spark was started for replica "a": a filter'
+
+
+def test_a_forecast_says_that_spark_will_be_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_forecasts([JobForecast("a", "acc", "/t", "/a", Forecast.CREATE, "nothing is there", {}, "all rows")], "text")
+    assert capsys.readouterr().out.splitlines()[0] == "a  create     nothing is there; needs Spark"
 
 
 def test_forecasts_are_lines_with_a_count_or_objects(capsys: pytest.CaptureFixture[str]) -> None:

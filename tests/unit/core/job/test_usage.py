@@ -4,7 +4,18 @@ from dataclasses import fields, replace
 
 import pytest
 
-from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart, exact_usage, figures_of, split_figures
+from iscp.core.job.usage import (
+    REASONS_MAX,
+    SECONDS_MOST,
+    UNNAMED,
+    SparkNeed,
+    Usage,
+    UsagePart,
+    exact_usage,
+    figures_of,
+    joined_needs,
+    split_figures,
+)
 
 USED = Usage(1.5, 0.25, 2.0, 0.5, 100, 20, 4_096, 2_048, 3, 1)
 
@@ -55,3 +66,22 @@ def test_figures_of_a_later_release_are_left_out_and_wrong_ones_are_no_usage() -
     assert split_figures({**figures_of(USED), "usage.dollars": 3.5}) == ({}, USED)
     for wrong in ("1", -1, None, float("nan")):
         assert split_figures({**figures_of(USED), "usage.rows_read": wrong}) == ({}, None)
+
+
+def test_reasons_are_said_in_order_each_once_and_not_without_end() -> None:
+    need = SparkNeed().and_for("").and_for("b").and_for("a").and_for("b")
+    assert (need.reasons, str(need)) == (("b", "a"), "b; a")
+    for number in range(2 * REASONS_MAX):
+        need = need.and_for(str(number))
+    assert len(need.reasons) == REASONS_MAX
+
+
+def test_a_use_that_nobody_has_named_is_said_to_be_one() -> None:
+    assert str(SparkNeed()) == UNNAMED
+
+
+def test_the_need_of_two_parts_is_that_of_both() -> None:
+    first, second = SparkNeed(("a",)), SparkNeed(("b", "a"), started=True)
+    assert joined_needs(first, second) == SparkNeed(("a", "b"), started=True)
+    assert joined_needs(None, first) == joined_needs(first, None) == first
+    assert joined_needs(None, None) is None

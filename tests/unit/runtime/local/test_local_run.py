@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.usage import SparkNeed
 from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.ports.catalog import TableDescription
 from iscp.ports.system import Guard
+from iscp.ports.work_timer import leave_to_spark, note_spark
 from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.local_runs import FailingRunner, Local, failing
 from tests.fakes.runner import FakeRunner, GatedRunner
 
@@ -215,3 +221,36 @@ def test_a_panic_of_a_library_is_named_and_does_not_hang_the_run(local: Local) -
     (found,) = run.run()
     assert (found.state, found.error_code) == (ResultState.FAILED, ErrorCode.INTERNAL)
     assert found.error == f"{BROKEN_OFF}: PanicError: index out of bounds"
+
+
+class SparkCatalog(FakeCatalog):
+    """Opens tables by Spark, which it starts."""
+
+    def describe(self, table: str) -> TableDescription:
+        leave_to_spark("it is opened")
+        note_spark(started=True)
+        return super().describe(table)
+
+
+def needing(reason: str) -> Callable[[JobOutcome], JobOutcome]:
+    return lambda outcome: replace(outcome, spark=SparkNeed((reason,)))
+
+
+def test_a_result_says_what_its_job_needed_spark_for_from_its_registration_on() -> None:
+    local, runner = Local(catalog=SparkCatalog()), FailingRunner()
+    runner.faults["a"] = [needing("it is merged")]
+    run, _ = local.run(local.request("a"), runner=runner)
+    (found,) = run.run()
+    assert (found.spark, found.started_spark) == ("it is opened; it is merged", True)
+    assert found.document()["spark"] == found.spark
+
+
+def test_a_job_that_needed_no_spark_says_none_beside_one_that_did(local: Local) -> None:
+    runner = FailingRunner()
+    runner.faults["a"] = [
+        lambda outcome: needing("a filter")(failing(ErrorCode.SCHEMA_CHANGED, "it has gone")(outcome))
+    ]
+    run, _ = local.run(local.request("a"), local.request("b"), runner=runner)
+    first, second = run.run()
+    assert (first.state, first.spark, first.started_spark) == (ResultState.FAILED, "a filter", False)
+    assert (second.spark, second.started_spark) == (None, False)

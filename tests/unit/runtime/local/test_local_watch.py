@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -13,6 +13,7 @@ from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import SparkNeed
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.settings.config import BackoffConfig, MaintenanceConfig, ProbeConfig, SchedulerConfig
@@ -21,6 +22,7 @@ from iscp.ports.catalog import TableDescription
 from iscp.ports.system import Guard
 from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.local_watch import LocalWatch, WatchParts
+from iscp.runtime.local.spark_needs import SparkNeeds
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
@@ -73,10 +75,18 @@ class Watching:
         self.runner: FakeRunner = FakeRunner(self.apply)
         self.ended: list[bool] = []
         self.broken: list[Exception] = []
+        self.needs = SparkNeeds(SystemClock())
         self._interval_s = interval_s
 
     def apply(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         return applied(iteration, self.probe.versions[iteration.table_uri])
+
+    def apply_by_spark(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        need = SparkNeed((f"version {self.probe.versions[iteration.table_uri]}",))
+        outcomes = tuple(replace(each, spark=need) for each in self.apply(iteration, guard))
+        for each in outcomes:
+            self.needs.hear(each)  # as at its commit
+        return outcomes
 
     def start(self, *requests: RegisterRequest) -> None:
         clock, jobs = SystemClock(), self.local.requested(*requests)
@@ -102,6 +112,7 @@ class Watching:
             self._notices,
             lambda: self.alive,
             lambda job_id: None,
+            self.needs,
         )
         self.heard = Heard([each.planned.name for each in jobs])
         plan = RunPlan([each.planned for each in jobs], range(len(jobs)))
@@ -215,3 +226,12 @@ def test_the_end_of_spark_ends_the_watch_as_failed(local: Local, watching: Watch
     until(lambda: watching.versions("a") == [0])
     watching.alive = False
     until(lambda: watching.ended == [False])
+
+
+def test_a_commit_says_what_its_job_needed_spark_for_since_the_last_one(local: Local, watching: Watching) -> None:
+    watching.runner = FakeRunner(watching.apply_by_spark)
+    watching.start(local.request("a"))
+    until(lambda: watching.versions("a") == [0])
+    watching.probe.commit(TABLE, 2)
+    until(lambda: watching.versions("a") == [0, 2])
+    assert [each.spark for each in watching.of("a")] == ["version 0", "version 2"]

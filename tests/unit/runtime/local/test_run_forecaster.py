@@ -5,6 +5,7 @@ from __future__ import annotations
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.run.run_forecast import Forecast, JobForecast
 from iscp.core.run.run_plan import RunPlan
+from iscp.ports.consumer import Needs
 from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.run_forecaster import forecast_run
 from tests.fakes.local_runs import Local
@@ -71,3 +72,14 @@ def test_an_error_that_nobody_expects_is_the_jobs_own(local: Local) -> None:
     local.source.gone.add(1)
     found = forecast(local, request)["a"]
     assert (found.action, "version 1 is gone" in found.why) == (Forecast.REFUSED, True)
+
+
+def test_spark_will_be_needed_where_a_kind_builds_by_it_and_only_then(local: Local) -> None:
+    request = local.request("a")
+    assert forecast(local, request)["a"].spark is None
+    local.kind.needs = Needs(built_by_spark=True)
+    assert forecast(local, request)["a"].spark == "all rows are computed (nothing is there)"
+    local.run(request)[0].run()
+    local.source.commit({3: "c"})
+    assert forecast(local, request)["a"].spark is None, "it is not known before the changes are read"
+    assert forecast(local, request, orders=RunOrders(full_refresh=True))["a"].spark is not None

@@ -9,7 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
+from iscp.core.job.usage import SparkNeed
 from iscp.core.values.errors import EngineError, Unavailable
+from iscp.ports.work_timer import UsageTally, leave_to_spark, working_for
+from tests.fakes.clock import FakeClock
 from tests.fakes.late_spark import FakeSession, FakeSpark
 
 THREADS = 8
@@ -138,3 +141,27 @@ def test_spark_that_has_started_goes_on_when_starts_are_given_up() -> None:
     spark.give_up()
     spark.new_session().conf  # noqa: B018
     assert (start.spark.ended, spark.alive()) == ([], True)
+
+
+def test_whoever_uses_it_is_noted_and_who_finds_none_has_started_it() -> None:
+    clock, first, second, idle = FakeClock(), UsageTally(), UsageTally(), UsageTally()
+    spark = DeferredSpark(Starter(), local=True)
+    session = spark.new_session()
+    with working_for(clock, [idle]):
+        leave_to_spark("in vain")
+    for tally in (first, second):
+        with working_for(clock, [tally]):
+            leave_to_spark("a filter")
+            assert session.version
+    assert idle.spark is None
+    assert (first.spark, second.spark) == (SparkNeed(("a filter",), started=True), SparkNeed(("a filter",)))
+
+
+def test_who_needs_it_in_vain_has_not_started_it() -> None:
+    tally = UsageTally()
+    spark = DeferredSpark(Starter(Unavailable("no Java")), local=True)
+    with working_for(FakeClock(), [tally]):
+        leave_to_spark("a filter")
+        with pytest.raises(Unavailable):
+            spark.use()
+    assert tally.spark == SparkNeed(("a filter",))

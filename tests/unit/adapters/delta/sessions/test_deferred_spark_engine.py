@@ -8,6 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark
+from iscp.core.job.usage import SparkNeed
+from iscp.ports.work_timer import UsageTally, working_for
+from tests.fakes.clock import FakeClock
 from tests.fakes.late_spark import FakeSpark
 
 
@@ -136,3 +139,13 @@ def test_what_is_raised_before_the_start_is_raised_as_it_is(late: Late) -> None:
     with pytest.raises(ZeroDivisionError), late.engine.session():
         raise ZeroDivisionError
     assert not late.spark.started
+
+
+def test_a_use_of_a_session_is_noted_after_the_start_too_and_to_borrow_one_is_none(late: Late) -> None:
+    late.spark.use()
+    used, idle = UsageTally(), UsageTally()
+    with working_for(FakeClock(), [used]), late.engine.session() as session:
+        assert session.version
+    with working_for(FakeClock(), [idle]), late.engine.session():
+        late.engine.label("one")
+    assert (used.spark, idle.spark) == (SparkNeed(), None)
