@@ -117,6 +117,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def test_the_first_run_builds_all_and_the_next_one_does_nothing(project: Project) -> None:
     made = project.run()
     assert {name: each["state"] for name, each in made.items()} == dict.fromkeys(("copy", "big", "again"), "updated")
+    assert {(each["spark"], each["started_spark"]) for each in made.values()} == {(None, False)}
     project.assert_fresh()
     versions = project.versions()
 
@@ -169,6 +170,8 @@ def test_a_signal_while_spark_starts_ends_the_run_and_the_start(project: Project
     child.send_signal(signal.SIGTERM)
     said = project.end(child, 0 if watch else 128 + signal.SIGTERM)
     assert said.get("totals", {"error_code": ErrorCode.CANCELED})["error_code"] == ErrorCode.CANCELED
+    if not watch:
+        assert (said["totals"]["spark"], said["totals"]["started_spark"]) == ("its query is analyzed", False)
     assert gone_within(int((home / "pid").read_text()), 5)
     assert list((project.root / "tmp").iterdir()) == []
 
