@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from iscp.cli.iscp_admin import cli
+from iscp.cli.run.run_output import outcome_words, show_line, show_summary
 from iscp.cli.shell.render import progress_lines
+from iscp.core.run.run_result import ResultState, RunResult
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.progress import RunProgress
 from tests.fakes.fuzzed_node import FuzzedNode
@@ -77,10 +81,39 @@ def is_the_progress_of(block: Shown, node: FuzzedNode) -> None:
     assert [line.strip() for line in lines] == progress_lines(written)
 
 
+def is_printed_by_a_run(block: Shown, node: FuzzedNode) -> None:
+    common: dict[str, Any] = {
+        "account": "default",
+        "table": "/lake/orders",
+        "state": ResultState.UPDATED,
+        "to_version": 0,
+    }
+    first = RunResult("copy", kind="replica", target="/copy", strategy="snapshot", rows=1_000, seconds=0.14, **common)
+    need = "its query is analyzed; all rows are computed (the first build)"
+    second = RunResult(
+        "totals",
+        kind="view",
+        target="/lake/totals",
+        strategy="full",
+        reason="the first build",
+        rows=40,
+        seconds=2.38,
+        spark=need,
+        started_spark=True,
+        **common,
+    )
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        for place, each in enumerate((first, second), 1):
+            show_line(f"{place} of 2  {each.name:<6}", each.state.value, 7, outcome_words(each))
+        show_summary([first, second], 8.4)
+    assert said.getvalue() == block.text
+
+
 CHECKS: Mapping[str, Callable[[Shown, FuzzedNode], None]] = {
     "error: ": is_printed,
     '{"trigger": ': is_a_spec,
     "progress  ": is_the_progress_of,
+    "1 of 2  copy": is_printed_by_a_run,
     "lake > cli > bootstrap": is_the_order_of_layers,
 }
 """By how a block begins."""

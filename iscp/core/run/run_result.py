@@ -62,10 +62,6 @@ class RunResult:
     def ok(self) -> bool:
         return self.state in (ResultState.UPDATED, ResultState.CURRENT)
 
-    def needing(self, need: SparkNeed | None) -> RunResult:
-        """Return the result with all that the job needed Spark for; None: it needed none."""
-        return self if need is None else replace(self, spark=str(need), started_spark=need.started)
-
     def document(self) -> dict[str, Any]:
         """Return the result as JSON has it."""
         return {name: value.value if isinstance(value, ResultState) else value for name, value in asdict(self).items()}
@@ -84,3 +80,8 @@ class RunResult:
             case _:
                 why = f" ({self.reason})" if self.reason else ""
                 return f"{self.name}: {self.strategy}{why}, {self.rows} rows in {self.seconds:.2f} s, {versions}"
+
+
+def with_need(result: RunResult, need: SparkNeed | None) -> RunResult:
+    """Return the result with all that the job needed Spark for; None: it needed none."""
+    return result if need is None else replace(result, spark=str(need), started_spark=need.started)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.run.run_plan import PlannedJob, RunPlan
-from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_result import ResultState, RunResult, with_need
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.untrusted_values import error_code, named_error
@@ -125,7 +125,7 @@ class LocalRun:
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
         tallies = {number: UsageTally() for number in unit}
         found = self._find_results(unit, tallies)
-        return {number: result.needing(tallies[number].spark) for number, result in found.items()}
+        return {number: with_need(result, tallies[number].spark) for number, result in found.items()}
 
     def _find_results(self, unit: Sequence[int], tallies: Mapping[int, UsageTally]) -> dict[int, RunResult]:
         results = {} if self._orders.full_refresh else self._find_current(unit, tallies)

@@ -22,7 +22,7 @@ from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState
 from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_plan import RunPlan
-from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_result import ResultState, RunResult, with_need
 from iscp.core.run.run_words import words_of_a_run
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, TableNotFound, TemporaryError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
@@ -182,10 +182,10 @@ class LocalWatch:
             try:
                 registered = self._parts.registrar.register(job.request, self._orders, rebuild=job.rebuild)
             except (TableNotFound, TemporaryError) as error:
-                self._refuse(number, failed(job, error).needing(tally.spark), again=True)
+                self._refuse(number, with_need(failed(job, error), tally.spark), again=True)
                 return False
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
-                self._refuse(number, failed(job, error).needing(tally.spark), again=False)
+                self._refuse(number, with_need(failed(job, error), tally.spark), again=False)
                 return True
         self._parts.needs.add(registered.row.job_id, tally.spark)
         self._take(number, registered)
@@ -247,7 +247,7 @@ class LocalWatch:
             seconds=round(entry.end_at_s - entry.start_at_s, 4),
             iterations=1,
         )
-        self._listener.end(number, result.needing(self._parts.needs.take(entry.job_id)))
+        self._listener.end(number, with_need(result, self._parts.needs.take(entry.job_id)))
 
     def _hear_report(self, report: JobReport) -> None:
         """Note how far the job has come, and say what is wrong with it."""
