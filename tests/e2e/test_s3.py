@@ -39,7 +39,7 @@ def test_refused_where_conditions_are_ignored(cluster: Cluster, tmp_path: Path) 
         cluster.launch_node(**naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived", "acme"))
         assert cluster.node.wait_end() == 1
     told = cluster.node.log.read_text()
-    assert "storage.self_test.0: a commit in s3://acme/derived was overwritten by another" in told
+    assert "a commit in s3://acme/derived was overwritten by another\n  field: storage.self_test.0\n" in told
     assert "If-None-Match" in told
     assert not any(secret in told for secret in naive.settings.values() if "elsewhere" in secret)
     assert SECRET not in told

@@ -182,7 +182,7 @@ os.kill(runtime.pid, signal.SIGKILL)
 while runtime.alive():
     time.sleep(0.05)
 faults = []
-for use in (kept, release):
+for use in (cached, release):
     try:
         use(held if use is release else rows)
     except Exception as fault:

@@ -33,7 +33,7 @@ from iscp.index.search.search_library import search
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""
 CATCH_UP_TIMEOUT_S = 300.0
-CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 180.0
 HITS = 2
 """Hits that each search shows."""
 SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1"}
