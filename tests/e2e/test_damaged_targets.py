@@ -48,6 +48,7 @@ def right(job: Job) -> bool:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_wait_does_not_say_applied_before_a_deleted_target_is_rebuilt(cluster: Cluster) -> None:
     job = built(cluster, "waited")
     rebuilt = cluster.node_events("target.rebuilt")

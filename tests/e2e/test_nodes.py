@@ -231,6 +231,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("why", in_full(MISFITS))
+@pytest.mark.slow
 def test_a_node_that_does_not_fit_is_refused_with_words(nodes: BareCluster, tmp_path: Path, why: str) -> None:
     misfit = MISFITS[why]
     config = nodes.config(misfit.name, **misfit.changed(nodes))

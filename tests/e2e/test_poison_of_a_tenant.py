@@ -115,6 +115,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("poison", FILES)
+@pytest.mark.slow(but=2)
 def test_a_commit_that_is_no_commit(tenants: Tenants, poison: str) -> None:
     sources = [follow(tenants, f"{poison.replace(' ', '_')}_{number}") for number in range(3)]
     for source in sources:

@@ -147,6 +147,7 @@ def write_documents(lake: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_page_of_indexes_can_be_made_as_it_is_written(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_run_is_gone_on_with_wherever_it_was_killed(play: Play, kind: str, sta
 
 @pytest.mark.spark
 @pytest.mark.parametrize("each_time", in_full([False, True]))
+@pytest.mark.slow
 def test_small_changes_of_feeds_and_views_are_gone_on_with_wherever_their_run_was_killed(
     play: Play, each_time: bool
 ) -> None:
@@ -127,6 +128,7 @@ def test_builds_of_feeds_and_views_are_gone_on_with_wherever_their_run_was_kille
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_each_failpoint_is_passed_by_some_run_or_is_known_not_to_be(play: Play) -> None:
     passed = {name for kind in DIRECT for stage in Stage for name in play(kind, stage).passed}
     passed |= set(play(BY_SPARK, Stage.CHANGE).passed)

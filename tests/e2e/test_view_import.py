@@ -90,6 +90,7 @@ def shop(lake: Path, derived: str) -> Shop:
     return found
 
 
+@pytest.mark.slow
 def test_a_project_that_dbt_has_compiled_is_imported_and_followed(cluster: Cluster) -> None:
     """Every name in its queries has three parts in quotes, as DuckDB's adapter writes them."""
     cluster.start()

@@ -81,6 +81,7 @@ def assert_followed(found: dict[str, Any]) -> None:
     assert not found["stopped"]
 
 
+@pytest.mark.slow
 def test_jobs_are_kept_on_a_users_session_and_nothing_of_it_changes(tmp_path: Path) -> None:
     acts: list[dict[str, Any]] = [
         {"act": "give"},

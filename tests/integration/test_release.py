@@ -94,6 +94,7 @@ def test_the_bill_names_what_users_install_and_nothing_of_developers(release: Pa
     assert all(each["purl"].startswith("pkg:pypi/") for each in found["components"])
 
 
+@pytest.mark.slow
 def test_another_build_elsewhere_gives_the_same_bytes(release: Path, tree: Path, tmp_path: Path) -> None:
     """From another folder whose files are of another time, without what lies about in it."""
     other = tmp_path / "a deeper" / "folder"

@@ -66,6 +66,7 @@ def kinds(pipeline: Pipeline, name: str) -> list[str]:
 
 @KEEPERS
 @DIRECT_IN_FULL
+@pytest.mark.slow
 def test_a_replica_goes_on_with_its_rows_and_those_beside_it(pipeline: Pipeline, run: bool) -> None:
     job = pipeline.job("copy", key=("id",))
     former, taker = of(job, 1, run=not run), of(job, 2, run=run)

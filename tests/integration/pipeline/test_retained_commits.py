@@ -170,6 +170,7 @@ def test_a_commit_that_is_gone_before_it_is_kept_has_the_build_begun_again(pipel
 
 @SPARK_IN_FULL
 @pytest.mark.parametrize("damage", in_full(["manifest", "file", "content"], but=["file"]))
+@pytest.mark.slow
 def test_what_is_damaged_does_not_count(pipeline: Pipeline, damage: str) -> None:
     """The job compares with all rows, as it does where nothing was kept."""
     cluster = Cluster(pipeline)
@@ -234,6 +235,7 @@ def delete_again(pipeline: Pipeline) -> None:
     in_full([restore_by_spark, restore_by_delta_rs, delete_again], but=[restore_by_spark]),
     ids=lambda repair: repair.__name__,
 )
+@pytest.mark.slow
 def test_vacuum_right_after_a_repair_was_probed_and_kept_loses_nothing(
     pipeline: Pipeline, repair: Callable[[Pipeline], None]
 ) -> None:

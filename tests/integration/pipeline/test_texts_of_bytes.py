@@ -136,6 +136,7 @@ def test_a_target_that_has_lost_such_texts_is_written_without_spark_again(pipeli
 
 
 @SPARK_IN_FULL
+@pytest.mark.slow
 def test_without_a_key_and_by_difference_such_texts_are_not_confused(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(*ODD_TEXTS))
     jobs = (

@@ -63,6 +63,7 @@ def test_what_runs_shows_rows_of_all_rows_and_tasks(pipeline: Pipeline) -> None:
     assert pipeline.runner.progress(job.job_id) is None
 
 
+@pytest.mark.slow
 def test_foreign_rows_are_found_and_repaired_alone(pipeline: Pipeline) -> None:
     pipeline.insert(range(1_000, 1_000 + MANY))
     job = pipeline.job("full", key=("id",))

@@ -185,6 +185,7 @@ def audited_soon(cluster: BareCluster, count: int, **fields: str) -> list[AuditE
 
 
 @pytest.mark.usefixtures("known_jobs")
+@pytest.mark.slow
 def test_the_audit_says_once_who_did_what_and_where_it_came_in(
     cluster: BareCluster, nodes: tuple[BareNode, BareNode]
 ) -> None:

@@ -66,6 +66,7 @@ def test_where_most_rows_change_all_are_written_and_otherwise_few_are_merged(new
         assert not way or written(view) == way
 
 
+@pytest.mark.slow
 def test_where_most_groups_change_all_are_written(new_view: NewView) -> None:
     view = new_view("select a, max(b) m, min(n) lo from t group by a", seed=1, refresh="incremental")
     table, size = view.lake.uris["t"], MERGED_CHANGES_MAX + 2_000

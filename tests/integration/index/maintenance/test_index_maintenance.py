@@ -158,6 +158,7 @@ def test_vectors_in_clusters_keep_the_small_index(tmp_path: Path) -> None:
     assert {each.kind for each in segments_of(index.store.open().dataset) if each.name == "vector"} == {VECTOR_KIND}
 
 
+@pytest.mark.slow
 def test_a_compaction_leaves_deleted_rows_neither_in_files_nor_in_statistics(tmp_path: Path) -> None:
     index = filled(tmp_path, 5_400, 8)
     maintained(index, KEPT)
