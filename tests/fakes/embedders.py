@@ -88,16 +88,3 @@ class Bed:
     def service(self, embedder: FakeEmbedder, account: str = "acme", per_s: float = 0.0) -> EmbeddingService:
         attempts = self.attempts(embedder, per_s)
         return EmbeddingService(CheckedEmbedder("fake", embedder), attempts, self.cache, account, self.in_flight)
-
-
-class EndingGuard:
-    """The right to go on (port Guard), which ends with the `checks`-th check."""
-
-    def __init__(self, checks: int, error: Exception) -> None:
-        self._left = checks
-        self._error = error
-
-    def check(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            raise self._error

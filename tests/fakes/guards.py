@@ -19,6 +19,19 @@ class OpenGuard:
             raise Canceled("the guard was shut")
 
 
+class EndingGuard:
+    """The right to go on (port Guard), which ends with the `checks`-th check."""
+
+    def __init__(self, checks: int, error: Exception) -> None:
+        self._left = checks
+        self._error = error
+
+    def check(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise self._error
+
+
 class ScriptedFailpoints:
     """Runs a test's own code where the product reaches a named place: what happens "at the same time" there."""
 

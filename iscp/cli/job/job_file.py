@@ -15,6 +15,7 @@ from typing import IO, Any
 import yaml
 
 from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
+from iscp.cli.job.json_schema import NAMING, TAGS
 from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
@@ -27,7 +28,6 @@ from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
-_NAMING = {"table", "name", "account", "tags"}
 _FLAT = set(PATHS)
 _PLAIN = "Use texts, numbers, lists and mappings, none of which holds itself"
 _CONSUMER_DEFAULT = "replica"
@@ -149,7 +149,7 @@ def _wanted(entry: Any, path: str) -> Wanted:
     if not isinstance(entry, dict):
         raise InvalidRequest("must be a mapping", field=path, remedy="Write fields as in `table: /data/orders`")
     refusals = Refusals()
-    known = _NAMING | ({"spec"} if "spec" in entry else _FLAT)
+    known = NAMING.keys() | ({"spec"} if "spec" in entry else _FLAT)
     for name in entry:
         if name not in known:
             refusals.add(unknown_field(name, path, known))
@@ -170,7 +170,7 @@ def _spec(entry: dict[str, Any], path: str, known: set[str], refusals: Refusals)
     """Return the job_spec of an entry, or note in `refusals` what is wrong with it."""
     if "spec" in entry:
         return _whole_spec(entry["spec"], path, refusals)
-    fields = {name: value for name, value in entry.items() if name in known - _NAMING}
+    fields = {name: value for name, value in entry.items() if name in known - NAMING.keys()}
     fields["consumer"] = fields.get("consumer") or _CONSUMER_DEFAULT
     with refusals.collect():
         # Some consumers can do without one; those that cannot say so.
@@ -250,14 +250,14 @@ def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False
 
 def _tags(entry: dict[str, Any], path: str) -> tuple[str, ...]:
     """Return the names by which `iscp run --select tag:…` chooses the job; a cluster stores none of them."""
-    value = entry.get("tags")
+    value = entry.get(TAGS)
     if value is None:
         return ()
     tags = [value] if isinstance(value, str) else value
     if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
-        raise InvalidRequest("must be a list of texts", field=f"{path}.tags", remedy="Write `tags: [nightly]`")
+        raise InvalidRequest("must be a list of texts", field=f"{path}.{TAGS}", remedy="Write `tags: [nightly]`")
     if len(tags) > TAGS_MAX:
-        raise InvalidRequest(f"has more than {TAGS_MAX} tags", field=f"{path}.tags", remedy="Leave some out")
+        raise InvalidRequest(f"has more than {TAGS_MAX} tags", field=f"{path}.{TAGS}", remedy="Leave some out")
     return tuple(tags)
 
 

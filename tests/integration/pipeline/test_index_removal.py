@@ -36,7 +36,7 @@ from iscp.index.search.search_library import search
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Guard
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.guards import EndingGuard, OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
 from tests.selection import in_full
 
@@ -341,22 +341,14 @@ def test_an_index_of_another_job_stays(indexing: Indexing) -> None:
 
 
 def test_nothing_more_is_deleted_once_the_lease_is_gone(indexing: Indexing) -> None:
-    class LeaseFor:
-        def __init__(self, checks: int) -> None:
-            self.left = checks
-
-        def check(self) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise LeaseLost("the lease is gone")
-
+    lost = LeaseLost("the lease is gone")
     job = built(indexing)
     before = files_in(place_of(job))
     with pytest.raises(LeaseLost):
-        remove(indexing, job, LeaseFor(0))
+        remove(indexing, job, EndingGuard(1, lost))
     indexing.assert_equal(job)
     with pytest.raises(LeaseLost):
-        remove(indexing, job, LeaseFor(1))
+        remove(indexing, job, EndingGuard(2, lost))
     assert before <= files_in(place_of(job)), "the commit is there, and all else too"
     assert remove(indexing, job).ok
     assert_gone(job)

@@ -16,7 +16,8 @@ LOOKED_AT_MAX = 1_000
 STAGED = "iscp-staged"
 """The prefix of directories in which rows wait for their commit: a writer that died leaves their log."""
 
-_LOG = "_delta_log"
+LOG = "_delta_log"
+"""The directory of a table in which its log lies."""
 
 
 def logs_at(uri: str) -> frozenset[TargetLog]:
@@ -38,7 +39,7 @@ def table_around(uri: str) -> str:
         above = posixpath.dirname(above)
     tried = {""}
     for name in files.names_below(path, LOOKED_AT_MAX):
-        table, _, rest = name.partition(f"/{_LOG}")
+        table, _, rest = name.partition(f"/{LOG}")
         if rest[:1] in ("", "/") and table != name and not table.startswith(STAGED):
             return f"{path}/{table}"
         index = name.partition(f"/{VERSIONS}")[0]

@@ -242,7 +242,7 @@ class DeferredEngine:
 
     @contextmanager
     def _lend_session(self) -> Iterator[SparkSession]:
-        """Return a session of the engine, whose uses are noted too."""
+        """Yield a session of the engine, whose uses are noted too."""
         with self._started().session() as session:
             yield LateSession(lambda: session, self._spark.use).as_session()
 

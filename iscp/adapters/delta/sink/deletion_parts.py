@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from iscp.adapters.delta.log.nested_tables import STAGED
+from iscp.adapters.delta.log.nested_tables import LOG, STAGED
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.dataset_names import VERSIONS, is_manifest
 from iscp.adapters.delta.storage.delta_errors import storage_faults
@@ -20,7 +20,6 @@ FILES_AT_ONCE = 1_000
 LEFT_SHOWN_MAX = 3
 """Files of others in a target's directory that are named; of more their number is."""
 
-_LOG = "_delta_log"
 _REMEDY = "Unregister the job without its target, and delete by hand what is yours"
 
 
@@ -40,7 +39,7 @@ def dataset_within(place: str, *, own_versions: bool = False) -> str:
         for path, _ in files.files_below(place):
             folder, name = posixpath.split(path)
             top, log = posixpath.split(folder)
-            is_table = log == _LOG and (top or own_versions) and not top.startswith(STAGED)
+            is_table = log == LOG and (top or own_versions) and not top.startswith(STAGED)
             is_index = log == VERSIONS and is_manifest(name) and (top or not own_versions)
             if is_table or is_index:
                 return f"{place}/{top}".rstrip("/")

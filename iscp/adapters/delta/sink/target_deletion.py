@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 
 from iscp.adapters.delta.log.commits import commit_file, log_of, newest_version, read_actions, read_commit
-from iscp.adapters.delta.log.nested_tables import STAGED
+from iscp.adapters.delta.log.nested_tables import LOG, STAGED
 from iscp.adapters.delta.sink.deletion_parts import (
     FILES_AT_ONCE,
     dataset_within,
@@ -41,21 +41,20 @@ from iscp.ports.system import Failpoints
 KIND = "deletion"
 """The kind of the commit by which a deletion begins."""
 
-_LOG = "_delta_log"
 _WITHIN = rf"(?:{STAGED}-[^/]+/(?:[^/]+/)?)?"  # rows that wait for their commit, of a snapshot or of a range
 _OWN_FILE = re.compile(
     rf"{_WITHIN}(?:_change_data/)?\.?(?:part|cdc)-[^/]+\.parquet(?:\.crc)?"
     rf"|{_WITHIN}(?:[0-9A-Za-z]+/)?\.?deletion_vector_[0-9a-f-]{{36}}\.bin(?:\.crc)?"
-    rf"|{STAGED}-[^/]+/(?:[^/]+/)?{_LOG}/[^/]+"
+    rf"|{STAGED}-[^/]+/(?:[^/]+/)?{LOG}/[^/]+"
     rf"|{BUILDS}/[^/]+/[^/]+/[^/]+\.json"
     rf"|\.?_iscp-[^/]+\.json(?:\.[0-9a-f]+\.tmp)?"
     rf"|{re.escape(SCRATCH_PREFIX)}[^/]+/file"
 )
 _OWN_LOG_FILE = re.compile(
-    rf"{_LOG}/(?:\.?(?P<version>\d{{20}})\.[\w.-]+|\.?_last_checkpoint[\w.-]*|_commit_[\w-]+\.json\.tmp"
+    rf"{LOG}/(?:\.?(?P<version>\d{{20}})\.[\w.-]+|\.?_last_checkpoint[\w.-]*|_commit_[\w-]+\.json\.tmp"
     rf"|_sidecars/[\w.-]+)"
 )
-_OWN_FOLDER = re.compile(rf"(?:{STAGED}-[^/]+|{BUILDS}|_change_data|{_LOG}/_sidecars)(?:/.*)?")
+_OWN_FOLDER = re.compile(rf"(?:{STAGED}-[^/]+|{BUILDS}|_change_data|{LOG}/_sidecars)(?:/.*)?")
 
 
 class TargetDeletion:
@@ -136,7 +135,7 @@ class TargetDeletion:
 
     def _delete_log(self, order: DeletionOrder, newest: int) -> list[str]:
         """Delete the log, the oldest first and the commit of the deletion last, and return what else is there."""
-        last = f"{_LOG}/{commit_name(newest)}"
+        last = f"{LOG}/{commit_name(newest)}"
         own: dict[str, str] = {}
         foreign: list[str] = []
         with storage_faults(f"delete the log of {self._uri}"):
@@ -151,7 +150,7 @@ class TargetDeletion:
             self._require_newest(order, newest)
             files.remove(f"{self._place}/{last}")
             self._failpoints.reach("deletion.over")
-            for folder in (f"{_LOG}/_sidecars", _LOG, ""):
+            for folder in (f"{LOG}/_sidecars", LOG, ""):
                 files.remove_folder(f"{self._place}/{folder}".rstrip("/"))
         return foreign
 

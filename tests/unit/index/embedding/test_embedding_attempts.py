@@ -7,7 +7,8 @@ import pytest
 from iscp.core.values.errors import Canceled, IscpError, PermanentError, Unavailable
 from iscp.index.embedding.embedder import EmbedderBusy
 from iscp.index.embedding.embedding_attempts import EmbeddingTimes
-from tests.fakes.embedders import Bed, EndingGuard, FakeEmbedder, vector_of
+from tests.fakes.embedders import Bed, FakeEmbedder, vector_of
+from tests.fakes.guards import EndingGuard
 
 TIMES = EmbeddingTimes(attempts_max=4, retry_for_s=60.0, pause_first_s=1.0, pause_max_s=3.0)
 

@@ -20,7 +20,8 @@ from iscp.index.embedding.embedding_service import (
     EmbeddingCounts,
 )
 from iscp.index.embedding.vector_cache import VectorCache
-from tests.fakes.embedders import DIMENSION, Bed, EndingGuard, FakeEmbedder, vector_of
+from tests.fakes.embedders import DIMENSION, Bed, FakeEmbedder, vector_of
+from tests.fakes.guards import EndingGuard
 
 TEXTS = st.lists(st.sampled_from([f"text {number}" for number in range(12)]), max_size=30)
 

@@ -14,7 +14,8 @@ from iscp.index.embedding.embedder import Vectors
 from iscp.index.embedding.embedding_service import Embedded, EmbeddingService
 from iscp.index.embedding.texts_in_flight import TextsInFlight
 from iscp.index.embedding.vector_cache import VectorCache
-from tests.fakes.embedders import Bed, EndingGuard, FakeEmbedder, vector_of
+from tests.fakes.embedders import Bed, FakeEmbedder, vector_of
+from tests.fakes.guards import EndingGuard
 
 WAIT_S = 20.0
 

@@ -23,7 +23,7 @@ from iscp.core.values.errors import ErrorCode, LeaseLost, PermanentError, Storag
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag, Deleted, DeletionOrder
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.guards import EndingGuard, OpenGuard, ScriptedFailpoints
 
 SPEC = '{"iteration":{"consumer":{"kind":"replica","target":"/x"}}}'
 ROWS = pa.table({"id": [1, 2], "part": ["a", "b"]})
@@ -223,18 +223,11 @@ def test_a_table_beside_that_is_another_registrations_stays_and_is_named(target:
 
 
 def test_nothing_more_is_deleted_once_the_lease_is_gone(target: Path) -> None:
-    class LeaseFor:
-        def __init__(self, checks: int) -> None:
-            self.left = checks
-
-        def check(self) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise LeaseLost("the lease is gone")
-
+    lost = LeaseLost("the lease is gone")
     for checks in range(20):
         try:
-            DeltaSink(str(target), ScriptedFailpoints()).delete(DeletionOrder(order().row, 1, LeaseFor(checks)), [])
+            guard = EndingGuard(checks + 1, lost)
+            DeltaSink(str(target), ScriptedFailpoints()).delete(DeletionOrder(order().row, 1, guard), [])
             break
         except LeaseLost:
             assert files_in(target / "_delta_log")
