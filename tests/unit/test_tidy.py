@@ -15,12 +15,10 @@ HERE = Path(__file__)
 ROOT = HERE.parents[2]
 
 FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 400
-"""All lines, without exception but for generated code: a module is one concept."""
+MODULE_LINES_MAX = 800
+"""All lines, without exception but for generated code: a module is one whole concept."""
 
-FOLDER_MODULES_MAX = 20
-
-TEST_FILE_LINES_MAX = 500
+TEST_FILE_LINES_MAX = 800
 
 HOLLOW_NAMES = re.compile(r"manager|helper|util|handler", re.IGNORECASE)
 
@@ -167,12 +165,6 @@ def test_modules_are_small() -> None:
     """All lines count: who changes a module reads them."""
     sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in modules()}
     assert {name: size for name, size in sizes.items() if size > MODULE_LINES_MAX} == {}
-
-
-def test_folders_are_small() -> None:
-    """Who looks for a module reads the names of its room."""
-    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules() if path.name != "__init__.py")
-    assert {name: count for name, count in counts.items() if count > FOLDER_MODULES_MAX} == {}
 
 
 def test_test_files_are_small() -> None:
