@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from iscp.core.api.log_lines import LINES_MAX, JobOfLines, LogLine, LogPage, LogPlace, LogQuery
+from iscp.core.values.untrusted_values import escaped_json
 
 RING_BYTES_MAX = 4 * 1024**2
 """Bytes of its log that a node keeps in memory for `node logs` and `job logs`; the oldest lines go first."""
@@ -83,7 +84,7 @@ def _size(line: bytes) -> int:
 
 def _of_job(lines: Iterable[_Line], job: JobOfLines) -> Iterable[_Line]:
     """Return the lines about the job; only those that have one of the names anywhere are parsed."""
-    needles = [json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in (job.job_id, *job.tables)]
+    needles = [escaped_json(json.dumps(name, ensure_ascii=False))[1:-1].encode() for name in (job.job_id, *job.tables)]
     return (
         each for each in lines if any(needle in each.line for needle in needles) and job.named_in(json.loads(each.line))
     )

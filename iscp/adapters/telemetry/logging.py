@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from iscp.core.settings.config import LogFormat, LogLevel
-from iscp.core.values.untrusted_values import printable, shown
+from iscp.core.values.untrusted_values import escaped_json, one_line, printable, shown
 
 log = logging.getLogger(__name__)
 
@@ -66,23 +66,24 @@ class JsonFormatter(logging.Formatter):
             line[f"{name}_" if name in line else name] = value
         if record.exc_info:
             line["exception"] = printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)
-        # A lone surrogate, which only a text within a value can still have, becomes the escape that JSON has for it.
-        return _json(line).encode(errors="backslashreplace").decode()
+        return _json(line)
 
 
 def _json(line: Mapping[str, object]) -> str:
     try:
-        return json.dumps(line, default=_text_of, ensure_ascii=False)
+        text = json.dumps(line, default=_text_of, ensure_ascii=False)
     except (ValueError, TypeError, RecursionError):  # numbers of too many digits, odd keys, what holds itself
-        return json.dumps({name: _text_of(value) for name, value in line.items()}, ensure_ascii=False)
+        text = json.dumps({name: _text_of(value) for name, value in line.items()}, ensure_ascii=False)
+    return escaped_json(text)
 
 
 class TextFormatter(logging.Formatter):
     """`time level event name=value …`, and the traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
-        extra = "".join(f" {name}={_text_of(value)}" for name, value in _extra(record))
-        line = f"{_time(record)} {record.levelname.lower():7} {record.getMessage()}{extra}"
+        extra = "".join(f" {name}={one_line(_text_of(value), TEXT_CHARS_MAX)}" for name, value in _extra(record))
+        event = one_line(record.getMessage(), TEXT_CHARS_MAX)
+        line = f"{_time(record)} {record.levelname.lower():7} {event}{extra}"
         if not record.exc_info:
             return line
         return f"{line}\n{printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)}"

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from rich.console import Console
-
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import variable
 from iscp.cli.demo import flights
@@ -25,6 +23,7 @@ from iscp.cli.demo.replay import Follower
 from iscp.cli.demo.view import View, result_table
 from iscp.cli.node.launch import start_up
 from iscp.cli.shell import render
+from iscp.cli.shell.drawing import console_of, print_on
 from iscp.client.admin_client import Client
 from iscp.core.api.api_views import JobView
 from iscp.core.values.errors import IscpError, TemporaryError
@@ -43,7 +42,7 @@ SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1
 def run(days: int, output: str, nodes: int = 1, chaos: bool = False) -> int:
     """Run the demo, and return the exit status: 0 if every target is equal to its recomputation. Raises IscpError."""
     started_s = time.monotonic()
-    view = View(Console(stderr=output not in ("table", "wide")), days)
+    view = View(console_of(err=output not in ("table", "wide")), days)
     with _scratch() as root:
         with view.live():
             results, kills = _play(root, view, nodes, chaos)
@@ -52,14 +51,14 @@ def run(days: int, output: str, nodes: int = 1, chaos: bool = False) -> int:
             # They stay, as somebody will want to look into them.
             tables = Path(tempfile.mkdtemp(prefix="iscp-demo-kept-"))
             shutil.move(root / "lake", tables)
-            view.console.print(f"The tables are kept in {tables}")
+            print_on(view.console, f"The tables are kept in {tables}")
     elapsed_s = round(time.monotonic() - started_s, 1)
     result = {"verified": verified, "jobs": [each.to_json() for each in results], "days": days, "elapsed_s": elapsed_s}
     if not render.show_line(result | {"nodes": nodes, "kills": kills}, output):
-        view.console.print(result_table(results))
-        view.console.print(f"{days} days in {elapsed_s:.0f} s")
+        print_on(view.console, result_table(results))
+        print_on(view.console, f"{days} days in {elapsed_s:.0f} s")
         if chaos:
-            view.console.print(f"{len(kills)} nodes were killed: {', '.join(kills) or 'none'}")
+            print_on(view.console, f"{len(kills)} nodes were killed: {', '.join(kills) or 'none'}")
     return 0 if verified else 1
 
 

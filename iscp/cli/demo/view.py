@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from iscp.cli.demo.jobs import JobResult
 from iscp.cli.demo.manual import Search
+from iscp.cli.shell.drawing import grid, plain, print_on
 from iscp.core.api.api_views import JobView
 from iscp.core.api.search_views import SearchAnswer
 
@@ -39,22 +39,22 @@ class View:
     def say(self, phase: str) -> None:
         self.phase = phase
         if not self.console.is_terminal:
-            self.console.print(phase, soft_wrap=True)
+            print_on(self.console, phase)
 
     def day(self, number: int, date: str, jobs: Sequence[JobView]) -> None:
         self.done, self.date = number, date
         self.jobs = {each.name: each for each in jobs}
         if not self.console.is_terminal and (number % _PLAIN_EVERY == 0 or number == self.days):
             lags = ", ".join(f"{each.name} {_lag(each.lag_s)}" for each in jobs)
-            self.console.print(f"{date}  {number}/{self.days}  lag: {lags}", soft_wrap=True)
+            print_on(self.console, f"{date}  {number}/{self.days}  lag: {lags}")
 
     def show_search(self, search: Search, when: str, answer: SearchAnswer) -> None:
         """Show what a search has found."""
-        self.console.print(f"search {when}, version {answer.version}: {search.text}", markup=False, soft_wrap=True)
+        print_on(self.console, f"search {when}, version {answer.version}: {search.text}")
         for hit in answer.hits:
             text = str(hit.columns["body"])
             shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
-            self.console.print(f"  {hit.score:6.3f}  {hit.columns['topic']}: {shown}", markup=False, soft_wrap=True)
+            print_on(self.console, f"  {hit.score:6.3f}  {hit.columns['topic']}: {shown}")
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -65,15 +65,12 @@ class View:
             yield
 
     def _picture(self) -> RenderableType:
-        head = Text(f"{self.phase}   {self.date}  day {self.done} of {self.days}")
-        table = Table(box=None, pad_edge=False)
-        for name in ("job", "state", "applied", "newest", "iterations", "lag"):
-            table.add_column(name, justify="left" if name in ("job", "state") else "right")
+        head = plain(f"{self.phase}   {self.date}  day {self.done} of {self.days}")
+        numbers = ("applied", "newest", "iterations", "lag")
+        table = grid(("job", "state", *numbers), right=numbers)
         for each in self.jobs.values():
-            table.add_row(
-                *(each.name, each.state.value, str(each.applied_version), str(each.source_version)),
-                *(str(each.seq), _lag(each.lag_s)),
-            )
+            cells = (each.name, each.state.value, each.applied_version, each.source_version, each.seq, _lag(each.lag_s))
+            table.add_row(*map(plain, cells))
         bar = ProgressBar(total=self.days, completed=self.done, width=60)
         return Group(head, Padding(bar, 0), table)  # a bar alone ends no line
 
@@ -83,13 +80,11 @@ def _lag(lag_s: float | None) -> str:
 
 
 def result_table(results: Sequence[JobResult]) -> Table:
-    table = Table(title="What was derived, against a recomputation from the source")
-    for name in ("job", "rows", "iterations", "lag p50", "lag p95", "equal"):
-        table.add_column(name, justify="left" if name in ("job", "equal") else "right")
+    numbers = ("rows", "iterations", "lag p50", "lag p95")
+    title = "What was derived, against a recomputation from the source"
+    table = grid(("job", *numbers, "equal"), right=numbers, title=title)
     for each in results:
-        equal = "[green]yes[/]" if each.equal else f"[red]no: {each.differences:,} rows differ[/]"
-        table.add_row(
-            *(each.name, f"{each.rows:,}", str(each.iterations)),
-            *(_lag(each.lag_p50_s), _lag(each.lag_p95_s), equal),
-        )
+        equal = plain("yes", "green") if each.equal else plain(f"no: {each.differences:,} rows differ", "red")
+        cells = (each.name, f"{each.rows:,}", each.iterations, _lag(each.lag_p50_s), _lag(each.lag_p95_s))
+        table.add_row(*map(plain, cells), equal)
     return table

@@ -11,10 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from iscp.cli.doctor.examination import Examined, Verdict, fault, warning
 from iscp.cli.shell import render
+from iscp.cli.shell.terminal import say, say_headed
 from iscp.core.values.extras import install_command
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ def _show(found: Sequence[Examined], counts: Counter[Verdict]) -> None:
     width = max(len(each.subject) for each in found)
     for each in found:
         colour = None if os.environ.get("NO_COLOR") else _STYLES[each.verdict]
-        click.echo(f"{click.style(f'{each.verdict:7}', fg=colour)}  {each.subject:{width}}  {each.found}")
+        say_headed(f"{each.verdict:7}", f"  {each.subject:{width}}  {each.found}", colour)
         if each.remedy:
-            click.echo(f"{'':7}  {'':{width}}  remedy: {each.remedy}")
+            say(f"{'':7}  {'':{width}}  remedy: {each.remedy}")
     warnings, faults = counts[Verdict.WARNING], counts[Verdict.FAULT]
-    click.echo(f"{len(found)} looked at: {counts[Verdict.OK]} ok, {warnings} with a warning, {faults} with a fault")
+    say(f"{len(found)} looked at: {counts[Verdict.OK]} ok, {warnings} with a warning, {faults} with a fault")
 
 
 def _examine_up(data: Path, port: int) -> Iterator[Examined]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from iscp.cli.shell import render
 from iscp.cli.shell.drawing import table
-from iscp.cli.shell.terminal import say
-from iscp.core.api.search_views import SearchAnswer, SearchHit
+from iscp.cli.shell.terminal import say, say_marked
+from iscp.core.api.search_views import SearchAnswer, SearchHit, fragment_parts
 from iscp.core.values.json_values import json_value
 from iscp.core.values.untrusted_values import one_line
 
@@ -54,7 +54,7 @@ def _draw_hits(hits: tuple[SearchHit, ...], wide: bool) -> None:
             say(one_line(" ".join(f"{name}={json.dumps(json_value(value))}" for name, value in hit.key.items())))
         for name, fragments in hit.highlights.items():
             for fragment in fragments:
-                say(f"  {one_line(name)}: {one_line(fragment)}")
+                say_marked(f"  {one_line(name)}: ", fragment_parts(fragment), one_line(fragment))
         for line in hit.explanation.splitlines():
             say(f"  {one_line(line) if line.strip() else ''}".rstrip())
 

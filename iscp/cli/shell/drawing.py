@@ -1,16 +1,19 @@
-"""Tables and pairs of names and values, drawn for a terminal or a pipe."""
+"""Tables and pairs of names and values, drawn for a terminal or a pipe.
+
+Each text that is drawn is made by `plain`: rich takes brackets in a bare string for markup, in a heading too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-import click
-
-from iscp.cli.shell.terminal import say
-from iscp.core.values.untrusted_values import escaped
+from iscp.cli.shell.terminal import say, say_drawn
+from iscp.core.values.untrusted_values import escaped, one_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 PIPE_WIDTH = 400
@@ -56,28 +59,35 @@ def table(columns: Sequence[str], rows: Rows, *, spare: Sequence[str] = (), wide
     """Draw the table; `spare` columns are left out, in this order, if a terminal is too narrow for all, unless
     `wide`.
     """
-    from rich.table import Table
-
-    console = _console()
+    console = console_of()
     if console.is_terminal and not wide:
         shown, cells = fit(columns, rows, spare, console.width)
         if hidden := [name for name in columns if name not in shown and any(_cells(columns, rows, name))]:
             say(f"not shown: {', '.join(hidden)}; -o wide shows all", err=True)
         columns, rows = shown, cells
-    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    drawn = grid(columns)
     for row in rows:
         drawn.add_row(*(_text(name, cell) for name, cell in zip(columns, row, strict=True)))
     _print(drawn)
 
 
+def grid(columns: Sequence[str], *, right: Collection[str] = (), title: str = "") -> Table:
+    """Return a table without rows; the columns that `right` names have their cells at the right."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold", title=plain(title) if title else None)
+    for name in columns:
+        drawn.add_column(plain(one_line(name)), justify="right" if name in right else "left")
+    return drawn
+
+
 def pairs(values: dict[str, str]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, show_header=False)
     for name, value in values.items():
         if value:
-            drawn.add_row(Text(escaped(name), style="bold"), _text(name, value))
+            drawn.add_row(plain(name, "bold"), _text(name, value))
     _print(drawn)
 
 
@@ -117,23 +127,33 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[1 - width :]}"
 
 
-def _text(name: str, cell: str) -> Text:
+def plain(text: object, style: str = "") -> Text:
+    """Return a text as rich draws it: escaped, and without markup."""
     from rich.text import Text
 
-    style = _STYLES.get(cell.rpartition(" ")[2], "") if name in _COLOURED else ""
-    return Text(escaped(cell), overflow="fold", style=style)
+    return Text(escaped(str(text)), overflow="fold", style=style)
 
 
-def _console() -> Any:
+def _text(name: str, cell: str) -> Text:
+    return plain(cell, _STYLES.get(cell.rpartition(" ")[2], "") if name in _COLOURED else "")
+
+
+def console_of(*, err: bool = False) -> Console:
+    """Return the terminal, or the pipe, that stdout or stderr is."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    console = Console(highlight=False, stderr=err)
+    return console if console.is_terminal else Console(highlight=False, stderr=err, width=PIPE_WIDTH)
 
 
-def _print(drawn: Any) -> None:
-    console = _console()
+def print_on(console: Console, drawn: str | Table) -> None:
+    """Print a line, or what `grid` has made, beside a picture that changes."""
+    console.print(plain(drawn) if isinstance(drawn, str) else drawn, soft_wrap=isinstance(drawn, str))
+
+
+def _print(drawn: Table) -> None:
+    console = console_of()
     with console.capture() as capture:
         console.print(drawn)
     for line in capture.get().splitlines():
-        click.echo(line if console.is_terminal else line.rstrip())
+        say_drawn(line if console.is_terminal else line.rstrip())

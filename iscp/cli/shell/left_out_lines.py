@@ -5,6 +5,7 @@ from __future__ import annotations
 from iscp.cli.shell.drawing import table
 from iscp.cli.shell.terminal import json_text, say
 from iscp.core.api.api_views import LeftOutRows
+from iscp.core.values.untrusted_values import one_line
 
 
 def show_left_out(found: LeftOutRows, wide: bool) -> None:
@@ -13,10 +14,10 @@ def show_left_out(found: LeftOutRows, wide: bool) -> None:
         say("no row is left out", err=True)
         return
     names = list(dict.fromkeys(name for row in found.rows for name in row.columns))
-    rows = [(*(_text(row.columns.get(name)) for name in names), row.reason) for row in found.rows]
+    rows = [(*(_text(row.columns.get(name)) for name in names), one_line(row.reason)) for row in found.rows]
     table((*names, "WHY"), rows, wide=wide)
     say(f"in {found.place}", err=True)
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else json_text(value)
+    return one_line(value) if isinstance(value, str) else "" if value is None else json_text(value)

@@ -1,31 +1,53 @@
 """Print for commands, and put questions before they change much: texts of others never steer a terminal.
 
-Every command prints by `say`. JSON and YAML, which programs read, have the escapes of their own form, so that nothing
-is lost.
+Every command prints by this module, and tables by `drawing`, which has each text escaped. JSON and YAML, which programs
+read, have the escapes of their own form, so that nothing is lost.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import escaped, is_shown
-
-_NOT_PLAIN = re.compile("[^\n\t -~]")
+from iscp.core.values.untrusted_values import escaped, escaped_json
 
 
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, escaped."""
     click.echo(escaped(str(text)), err=err, nl=nl)
+
+
+def say_headed(head: str, text: str, colour: str | None) -> None:
+    """Print a line whose `head` is in a colour."""
+    click.echo(f"{click.style(escaped(head), fg=colour)}{escaped(text)}")
+
+
+def say_marked(head: str, parts: Iterable[tuple[str, bool]], plain: str) -> None:
+    """Print a line whose marked parts stand out; `plain` instead of these where stdout is no terminal."""
+    if not sys.stdout.isatty():
+        say(f"{head}{plain}")
+        return
+    shown = ((escaped(text).replace("\n", " "), marked) for text, marked in parts)
+    click.echo(escaped(head) + "".join(click.style(text, bold=True) if marked else text for text, marked in shown))
+
+
+def say_drawn(drawn: str, *, clear: bool = False, nl: bool = True) -> None:
+    """Print what `drawing` has drawn, or another function of this module has printed: its texts are escaped, and its
+    colours are not. `clear` empties the terminal before.
+    """
+    if clear:
+        click.clear()
+    click.echo(drawn, nl=nl)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """Letters of all scripts as they are, and JSON's escapes for what `say` escapes."""
-    return _NOT_PLAIN.sub(_json_escaped, json.dumps(value, indent=indent, ensure_ascii=False))
+    return escaped_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def yaml_text(value: Any) -> str:
@@ -61,7 +83,3 @@ def confirm(question: str) -> None:
         ) from None
     if not agreed:
         raise click.Abort
-
-
-def _json_escaped(found: re.Match[str]) -> str:
-    return found[0] if is_shown(found[0]) else json.dumps(found[0])[1:-1]

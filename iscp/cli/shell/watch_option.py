@@ -13,7 +13,7 @@ import click
 
 from iscp.cli.shell.error_words import ERROR_PREFIX
 from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
+from iscp.cli.shell.terminal import say, say_drawn
 from iscp.core.values.errors import TemporaryError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,9 +83,5 @@ def _between(output: str, apart: bool) -> str:
 
 
 def _print(drawn: str, between: str, terminal: bool) -> None:
-    if terminal:
-        click.clear()
-    else:
-        click.echo(between, nl=False)
-    click.echo(drawn, nl=False)
+    say_drawn(drawn if terminal else between + drawn, clear=terminal, nl=False)
     sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any
 
 from iscp.core.api.request_bounds import refuse_beyond
@@ -24,6 +25,9 @@ FILTER_CHARS_MAX = 16_000
 
 COLUMNS_MAX = 1_000
 """Columns that a search may name for its hits; more are refused."""
+
+MARK = ("<em>", "</em>")
+"""What stands before and behind a word that is marked in a fragment."""
 
 WAIT_S = 10.0
 """Seconds that a search waits for `min_version` unless it says otherwise; it is refused if the index is not there then.
@@ -108,7 +112,8 @@ class SearchHit:
     `key` has the source's key columns by name, `columns` the stored columns that were wished for. `score` is greater
     for a better hit: BM25; the cosine of the angle; minus the Euclidean distance; the inner product; or the sum of
     weight / (60 + rank) over the rankings of a hybrid search. `highlights` has the fragments of text columns in which
-    words are marked. `explanation` says how the score came about, line by line (empty unless the search wants it).
+    words are marked, as HTML: `<em>` and `</em>` are marks alone, as a `<` of the text is written `&lt;`
+    (`fragment_parts`). `explanation` says how the score came about, line by line (empty unless the search wants it).
     """
 
     key: Mapping[str, Any]
@@ -116,6 +121,16 @@ class SearchHit:
     columns: Mapping[str, Any] = field(default_factory=dict)
     highlights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     explanation: str = ""
+
+
+def fragment_parts(fragment: str) -> list[tuple[str, bool]]:
+    """Return the texts that make up a fragment of a hit's `highlights`, each with whether it is marked."""
+    begin, end = MARK
+    parts = []
+    for number, part in enumerate(fragment.split(begin)):
+        marked, _, plain = part.partition(end)
+        parts += [(part, False)] if number == 0 else [(marked, True), (plain, False)]
+    return [(unescape(part), marked) for part, marked in parts if part]
 
 
 @dataclass(frozen=True, slots=True)

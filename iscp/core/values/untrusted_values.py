@@ -7,6 +7,7 @@ are never guessed: a wrong one is refused by its name.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -66,6 +67,11 @@ def escaped(text: str) -> str:
     return text if text.isprintable() else _NOT_PLAIN.sub(_escaped, text)
 
 
+def escaped_json(text: str) -> str:
+    """Return a JSON text with JSON's own escapes for what `escaped` escapes, so that it means the same."""
+    return text if text.isprintable() else _NOT_PLAIN.sub(_escaped_in_json, text)
+
+
 def is_shown(character: str) -> bool:
     """Return whether it is a character that is seen, or a blank of some width."""
     return character.isprintable() or category(character) == "Zs"
@@ -78,6 +84,10 @@ def one_line(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0] if is_shown(found[0]) else found[0].encode("unicode_escape").decode("ascii")
+
+
+def _escaped_in_json(found: re.Match[str]) -> str:
+    return found[0] if is_shown(found[0]) else json.dumps(found[0])[1:-1]
 
 
 def shown(value: object) -> str:

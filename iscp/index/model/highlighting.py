@@ -45,7 +45,8 @@ class TokenSpan:
 
 @dataclass(frozen=True, slots=True)
 class HighlightOptions:
-    """The way in which fragments are made. If `html` is set, the text is escaped for HTML, and the marks are not.
+    """The way in which fragments are made. If `html` is set, the text is escaped as the content of an
+    element of HTML, and the marks are not: then no text forges a mark.
 
     Raises InvalidRequest for numbers out of bounds.
     """
@@ -248,4 +249,4 @@ def _marked(text: str, start: int, end: int, hits: Sequence[_Hit], options: High
 
 
 def _text(part: str, options: HighlightOptions) -> str:
-    return escape(part) if options.html else part
+    return escape(part, quote=False) if options.html else part

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from iscp.core.api.search_views import MARK
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.analysis_options import analyser_of
-from iscp.index.model.highlighting import HIGHLIGHTED_CHARS_MAX, highlight, token_spans
+from iscp.index.model.highlighting import HIGHLIGHTED_CHARS_MAX, HighlightOptions, highlight, token_spans
 from iscp.index.model.index_definition import Tokenizer
 from iscp.index.search.searched_index import words_list
 
@@ -56,7 +57,8 @@ class MarkedTexts:
         surfaces = words_list(self._cut([text[:HIGHLIGHTED_CHARS_MAX]])[0])
         analysed = self._searched.analyse(surfaces)
         words = ["" if each is None else each.strip() for each in analysed]
-        return highlight(text, token_spans(text, surfaces, words, overlapping=self._overlapping), terms)
+        spans = token_spans(text, surfaces, words, overlapping=self._overlapping)
+        return highlight(text, spans, terms, HighlightOptions(*MARK, html=True))
 
     @property
     def _overlapping(self) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from iscp.core.api.search_views import SEARCH_TEXT_CHARS_MAX, URI_CHARS_MAX, SearchAnswer, SearchHit
+from iscp.core.api.search_views import SEARCH_TEXT_CHARS_MAX, URI_CHARS_MAX, SearchAnswer, SearchHit, fragment_parts
 from iscp.page.boards.job_facts import JobFacts
 from iscp.page.boards.shown_values import short
 
@@ -22,11 +22,11 @@ HITS = 10
 VALUE_CHARS_MAX = 400
 """Characters of a column of a hit; the rest is cut."""
 
+FRAGMENTS_CHARS_MAX = 4 * VALUE_CHARS_MAX
+"""Characters of the fragments of a column; the rest is cut."""
+
 COLUMNS_SHOWN_MAX = 12
 """Columns of a hit; the others are left out."""
-
-
-_BEGIN, _END = "<em>", "</em>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,19 @@ def _hit(hit: SearchHit) -> ShownHit:
         key=", ".join(f"{name} = {_text(value)}" for name, value in hit.key.items()),
         score=f"{hit.score:.4g}",
         columns=columns[:COLUMNS_SHOWN_MAX],
-        fragments=[(name, marked_parts(" … ".join(texts))) for name, texts in hit.highlights.items()],
+        fragments=[(name, list(_parts_of(texts))) for name, texts in hit.highlights.items()],
     )
 
 
-def marked_parts(text: str) -> Sequence[tuple[str, bool]]:
-    """Return a fragment in parts, each with whether it is marked; marks that do not close reach to the end."""
-    parts = []
-    for number, part in enumerate(short(text, 4 * VALUE_CHARS_MAX).split(_BEGIN)):
-        marked, _, plain = part.partition(_END)
-        parts += [(part, False)] if number == 0 else [(marked, True), (plain, False)]
-    return [(part, marked) for part, marked in parts if part]
+def _parts_of(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a column's fragments, each with whether it is marked, until there is enough to see."""
+    left = FRAGMENTS_CHARS_MAX
+    for number, text in enumerate(texts):
+        for part, marked in ((" … ", False), *fragment_parts(text)) if number else fragment_parts(text):
+            if left <= 0:
+                return
+            yield short(part, left), marked
+            left -= len(part)
 
 
 def _text(value: object) -> str:

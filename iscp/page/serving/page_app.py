@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, QueueFull, TimedOut
+from iscp.core.values.untrusted_values import escaped
 from iscp.page.boards.job_board import SPARK_BARS, sparkline
 from iscp.page.serving.error_pages import error_of, status_of_page
 from iscp.page.serving.held_answers import HeldAnswers
@@ -137,7 +138,9 @@ class PageApp:
                         async for each in self.streams.events(content):
                             yield each
                 except IscpError as error:
-                    yield event("gone" if isinstance(error, NotAuthenticated) else "fault", self._say(str(error)))
+                    yield event(
+                        "gone" if isinstance(error, NotAuthenticated) else "fault", escaped(self._say(str(error)))
+                    )
 
             return StreamingResponse(events(), media_type="text/event-stream")
 

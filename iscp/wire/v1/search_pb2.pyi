@@ -135,7 +135,8 @@ Global___SearchWeights: _TypeAlias = SearchWeights  # noqa: Y015
 @_typing.final
 class SearchHit(_message.Message):
     """key_json, columns_json: JSON objects by the names of columns; times are texts as ISO 8601 has them, bytes are base64,
-    decimals are texts. highlights: fragments of columns in which the words that were found are marked.
+    decimals are texts. highlights: fragments of columns in which the words that were found are marked, as HTML: <em> and
+    </em> are marks alone, and < in a text is &lt;.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

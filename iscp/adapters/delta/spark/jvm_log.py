@@ -13,6 +13,8 @@ import sys
 import threading
 from typing import Any
 
+from iscp.core.values.untrusted_values import one_line
+
 log = logging.getLogger("spark")
 
 LINE_LENGTH_MAX = 20_000
@@ -61,4 +63,4 @@ def _log_event(level: int, fields: dict[str, str]) -> None:
     if log.hasHandlers():
         log.log(level, "spark.said", extra=fields)
     else:  # a tool that has set up no logging
-        print(f"spark: {' '.join(fields.values())}", file=sys.stderr)  # noqa: T201
+        print(one_line(f"spark: {' '.join(fields.values())}"), file=sys.stderr)  # noqa: T201

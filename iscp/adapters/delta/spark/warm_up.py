@@ -18,6 +18,7 @@ from iscp.adapters.delta.spark.jars import missing_delta_jars, s3_jars
 from iscp.adapters.delta.spark.java import find_java
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings, class_archive, default_cache_dir
 from iscp.core.values.errors import EngineError, IscpError
+from iscp.core.values.untrusted_values import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         if "--s3" in arguments:
             s3_jars(cache_dir, find_java(environ), environ)
     except IscpError as fault:
-        print(f"iscp: {fault}", file=sys.stderr)  # noqa: T201
+        print(one_line(f"iscp: {fault}"), file=sys.stderr)  # noqa: T201
         return 1
     print("Spark: prepared" if made else "Spark: ready")  # noqa: T201
     return 0

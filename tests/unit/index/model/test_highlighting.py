@@ -53,7 +53,7 @@ def test_the_text_is_escaped_and_the_marks_are_not() -> None:
     text = '<b>lake</b> & "x"'
     options = HighlightOptions('<em class="x">', "</em>", html=True)
     assert highlight(text, spans(text), {"lake", "b"}, options) == (
-        '&lt;<em class="x">b</em>&gt;<em class="x">lake</em>&lt;/<em class="x">b</em>&gt; &amp; &quot;x&quot;',
+        '&lt;<em class="x">b</em>&gt;<em class="x">lake</em>&lt;/<em class="x">b</em>&gt; &amp; "x"',
     )
     assert highlight(text, spans(text), {"lake"}) == ('<b><em>lake</em></b> & "x"',)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.page.boards.job_facts import all_facts
-from iscp.page.boards.search_board import COLUMNS_SHOWN_MAX, VALUE_CHARS_MAX, marked_parts, search_board, wanted_of
+from iscp.page.boards.search_board import COLUMNS_SHOWN_MAX, VALUE_CHARS_MAX, search_board, wanted_of
 from tests.fakes.viewed_cluster import job_view
 
 
@@ -23,14 +23,7 @@ def test_a_hit_has_key_columns_and_fragments() -> None:
     assert (board.uri, board.text) == ("/a", "b")
     (shown,) = board.hits
     assert (shown.key, shown.score, shown.columns) == ("id = 7, day = x", "1.235", [("n", "1")])
-    assert shown.fragments == [("text", [("a ", False), ("b", True), (" … c", False)])]
-
-
-def test_marks_that_do_not_match_hide_nothing() -> None:
-    assert marked_parts("a</em> b") == [("a</em> b", False)]
-    assert marked_parts("a <em>b") == [("a ", False), ("b", True)]
-    assert marked_parts("<em>a<em>b</em>c") == [("a", True), ("b", True), ("c", False)]
-    assert marked_parts("") == []
+    assert shown.fragments == [("text", [("a ", False), ("b", True), (" … ", False), ("c", False)])]
 
 
 def test_what_is_long_is_cut() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.core.values.errors import InvalidRequest, InvariantBroken, NotAuthorized, TimedOut, Unavailable
+from iscp.index.model.highlighting import HighlightOptions, TokenSpan, highlight
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import FORM_BYTES_MAX, PageApp
 from iscp.page.serving.page_boards import BOARDS
@@ -22,7 +24,8 @@ from iscp.page.serving.page_viewers import COOKIE_CHARS_MAX, FORM_COOKIE, TOKEN_
 from tests.fakes.clock import FakeClock
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, history_entry, job_view
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}"
+STEERING = "\x1b[31m\x9b1m\u202e\u2066\u200b\u2028\ufeff\x07\x85"
+HOSTILE = f"<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{{{7*7}}}}{STEERING}"
 ORIGIN = {"origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
 JOB = {"table": "id-0", "name": "copy0", "account": "acme"}
 
@@ -109,6 +112,7 @@ def test_no_script_of_a_tenant_runs(path: str) -> None:
         answer = client.get(path, params=parameters if path != "/" else {"account": HOSTILE})
         answers = [answer.text, client.get(path, params={**JOB, "table": HOSTILE}).text]
     for text in answers:
+        assert not [each for each in text if not each.isprintable() and each != "\n"], "shown as it is"
         assert "<script>alert" not in text
         assert "<img src=x" not in text
         assert 'onerror=alert(1)>"' not in text
@@ -116,6 +120,30 @@ def test_no_script_of_a_tenant_runs(path: str) -> None:
         assert re.findall(r"<script[^>]*>", text) == re.findall(r'<script src="/assets/live\.js\?\w+" defer>', text)
         assert " style=" not in text
         assert " onclick" not in text
+
+
+def test_what_is_shown_has_escapes_and_a_field_comes_back_as_it_was() -> None:
+    cluster = ViewedCluster([hostile_job()])
+    with browser(cluster) as client:
+        text = client.get("/job", params={**JOB, "account": HOSTILE}).text
+        typed = client.get("/search", params={"index": "/lake/i", "text": "زمان\u200cها"}).text
+    assert "\\u202e\\u2066\\u200b\\u2028" in text
+    (account, *_) = [unescape(each) for each in re.findall(r'name="account" value="([^"]*)"', text)]
+    # Controls have no reference in HTML that Python reads.
+    plain = [each for each in HOSTILE if each not in "\x1b\x9b\x07\x85"]
+    assert [each for each in account if each not in "\u203a\u2026"] == plain
+    assert 'value="زمان&#8204;ها"' in typed
+
+
+def test_no_row_marks_itself() -> None:
+    written = "a <em>late</em> flight"
+    at = written.index("flight")
+    fragment = highlight(written, [TokenSpan(at, len(written), "x")], {"x"}, HighlightOptions(html=True))
+    hit = SearchHit({"id": 7}, 1.5, {}, {"text": fragment})
+    with browser(ViewedCluster([job_view(0)], found=SearchAnswer((hit,), 42, NOW_S, 9))) as client:
+        text = client.get("/search", params={"index": "/lake/index", "text": "x"}).text
+    assert re.findall("<mark>(.*?)</mark>", text) == ["flight"]
+    assert "&lt;em&gt;late&lt;/em&gt;" in text
 
 
 @pytest.mark.parametrize("path", [board.path for board in BOARDS.values()])
@@ -376,7 +404,7 @@ def test_forms_of_other_sites_do_nothing(path: str, headers: dict[str, str]) -> 
 
 def test_an_index_is_searched_in_the_account_of_its_job() -> None:
     spec = {"iteration": {"consumer": {"kind": "search", "target": "/lake/index"}}}
-    hit = SearchHit({"id": 7}, 1.5, {"note": [1, None]}, {"text": ("a <em>late</em> <b>flight</b>",)})
+    hit = SearchHit({"id": 7}, 1.5, {"note": [1, None]}, {"text": ("a <em>late</em> &lt;b&gt;flight&lt;/b&gt;",)})
     cluster = ViewedCluster([job_view(0, spec)], found=SearchAnswer((hit,), 42, NOW_S - 4, 9, took_ms=3.0))
     with browser(cluster) as client:
         assert "/lake/index" in client.get("/search").text
