@@ -113,14 +113,22 @@ def test_a_heading_is_drawn_as_it_is_named(name: str, capsys: pytest.CaptureFixt
 MARKED = ("a ", False), ("<em>late</em>", False), ("flight", True)
 
 
-def test_a_mark_is_no_part_of_the_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    say_marked("text: ", MARKED, "as it came")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    say_marked("text: ", MARKED, "as it came")
-    assert capsys.readouterr().out.splitlines() == [
-        "text: as it came",
-        "text: a <em>late</em>\x1b[1mflight\x1b[0m",
-    ]
+class Screen(io.StringIO):
+    """A terminal in memory."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("out", "line"),
+    [(io.StringIO(), "text: as it came\n"), (Screen(), "text: a <em>late</em>\x1b[1mflight\x1b[0m\n")],
+    ids=["pipe", "terminal"],
+)
+def test_a_mark_is_no_part_of_the_text(out: io.StringIO, line: str) -> None:
+    with redirect_stdout(out):
+        say_marked("text: ", MARKED, "as it came")
+    assert out.getvalue() == line
 
 
 def prints(node: ast.AST) -> bool:
