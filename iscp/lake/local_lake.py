@@ -207,14 +207,14 @@ class Lake:
         *,
         fail_fast: bool,
     ) -> tuple[list[RequestedJob], RunPlan]:
-        from iscp.cli.run.run_files import read_run_files
+        from iscp.cli.view.definition_files import read_definitions
 
         _refuse_one_text(select=select, exclude=exclude)
         if not files:
             raise InvalidRequest("are not given", field="files", remedy="Name at least one file of jobs")
         places = {name: absolute_table(place) for name, place in tables.items()}
         root = absolute_target(target_root)
-        wanted = read_run_files([str(each) for each in files], places, root, account, quiet=True)
+        wanted = read_definitions([str(each) for each in files], quiet=True).jobs([], places, root, account)
         jobs = self._engine.jobs(wanted)
         selection = JobSelection(tuple(select), tuple(exclude))
         return jobs, self._engine.plan(wanted, jobs, selection, fail_fast=fail_fast)

@@ -266,6 +266,41 @@ def test_a_paused_job_applies_nothing_until_it_is_resumed(node: Cluster, source:
 
 
 @pytest.mark.spark
+def test_a_set_of_files_prunes_what_it_has_made_alone(node: Cluster, source: str, job: Job, tmp_path: Path) -> None:
+    """A directory with jobs of YAML and views of SQL, one of which another set reads until that is gone."""
+    root = node.lake / "derived" / "sets"
+    kept = f"{{table: {source}, name: kept, target: {root}/kept, key: id}}"
+    (tmp_path / "copy.yaml").write_text(f"set: mine\n---\n{kept}")
+    (tmp_path / "views.SQL").write_text("CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS n FROM rows")
+    places = ("--table", f"rows={source}", "--target-root", str(root))
+
+    def applied(*more: str) -> dict[str, int]:
+        done = ask(node, "apply", "-f", str(tmp_path), *places, *more)
+        assert done.status == 0, done.err
+        return {action: number for action, number in done.json["counts"].items() if number}
+
+    def there() -> set[str]:
+        return {each["name"] for each in ask(node, "job", "list", source, "*").json}
+
+    assert applied() == {"create": 2}
+    assert applied("--prune", "--yes") == {"unchanged": 2}
+    other = tmp_path.with_name("other.yaml")
+    ask(node, "view", "wait", "counted")
+    other.write_text(f"{{table: {root}/counted, name: reader, target: {root}/reader, set: theirs}}")
+    assert ask(node, "apply", "-f", str(other)).status == 0
+    (tmp_path / "views.SQL").unlink()
+    refused = ask(node, "apply", "-f", str(tmp_path), "--prune", "--yes")
+    assert (refused.status, "reader would go on to read" in refused.err) == (1, True)
+    assert there() == {job.name, "kept", "counted"}
+    ask(node, "job", "delete", f"{root}/counted", "reader")
+    done = ask(node, "apply", "-f", str(tmp_path), "--prune", "--yes")
+    assert (done.status, done.json["counts"]["delete"]) == (0, 1)
+    assert "counted on " in done.err
+    assert there() == {job.name, "kept"}, "what no set has made stays"
+    assert ask(node, "job", "status", source, "kept").json["spec"]["set"] == "mine"
+
+
+@pytest.mark.spark
 def test_a_wait_ends_when_its_time_is_over_and_when_the_job_goes(node: Cluster, source: str, job: Job) -> None:
     begun_s = time.monotonic()
     late = ask(node, "job", "wait", source, job.name, "--version", "99", "--timeout", "1500ms")

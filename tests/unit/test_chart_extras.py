@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from iscp.cli.job.job_file import read_paths
+from iscp.cli.view.definition_files import read_definitions
 from tests.chart.installations import SMALLEST
 from tests.chart.rendering import HelmRefusedError, Manifest, Rendered, render, run_helm
 from tests.chart.values_file import CHART
@@ -135,7 +135,7 @@ def test_jobs_and_views_are_applied_after_each_change(tmp_path: Path) -> None:
     files = chart.only("ConfigMap", "apply")["data"]
     assert files["views.sql"].startswith("CREATE MATERIALIZED VIEW daily AS\n  SELECT day")
     (tmp_path / "jobs.yaml").write_text(files["jobs.yaml"])
-    (wanted,) = read_paths([str(tmp_path)])
+    (wanted,) = read_definitions([str(tmp_path)], quiet=True).wanted
     assert wanted.request.job.table == "s3://lake/orders"
     assert rendered("smallest").of("Job") == []
 

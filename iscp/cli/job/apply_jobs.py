@@ -12,7 +12,7 @@ import click
 
 from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
 from iscp.cli.job.apply_plan import DELETE, PlanFault, Step, counts, prunable, steps_for, update_json
-from iscp.cli.job.bulk import BATCH_MAX, MATCHES_MAX, batches, job_words
+from iscp.cli.job.bulk import BATCH_MAX, MATCHES_MAX, SHOWN_MAX, batches, job_words
 from iscp.cli.shell import render
 from iscp.cli.shell.error_words import ERROR_PREFIX, field_in_file, show_error
 from iscp.cli.shell.invocation import Invocation
@@ -20,7 +20,7 @@ from iscp.cli.shell.terminal import confirm, say
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
 from iscp.core.api.api_views import Action, CheckedJob
 from iscp.core.run.wanted import Wanted
-from iscp.core.values.errors import IscpError, PermanentError
+from iscp.core.values.errors import Conflict, IscpError, PermanentError
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
@@ -34,6 +34,8 @@ REGISTER_BATCH = 500
 RESYNCS_AT_ONCE = 8
 """Resyncs at a time; the others queue."""
 
+_KEPT, _AGAIN = "was kept, as another job was refused", "Apply again once that is settled"
+
 Refused = list[tuple[Step, IscpError]]
 
 
@@ -41,15 +43,19 @@ Refused = list[tuple[Step, IscpError]]
 class ApplyOptions:
     """The flags of the commands that apply files.
 
-    `timeout_s`: how long a new job is awaited whose target another one reads, before that one can be registered.
-    `more` is shown to programs beside what is done.
+    `prune`: jobs that the same sets have made, and no file names any more, are deleted, but for those with the names in
+    `left_out`. `claim`: jobs that are there become of the sets of their files. `timeout_s`: how long a new job is
+    awaited whose target another one reads, before that one can be registered. `more` is shown to programs beside what
+    is done.
     """
 
     dry_run: bool = False
     prune: bool = False
+    claim: bool = False
     resync: bool = False
     yes: bool = False
     timeout_s: float = 3_600.0
+    left_out: frozenset[str] = frozenset()
     more: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -59,18 +65,24 @@ def apply_jobs(invocation: Invocation, client: Client, wanted: Sequence[Wanted],
     All that can be is checked before anything is written.
     """
     check_timeout_s = invocation.within_s(CHECK_TIMEOUT_S)
-    steps, faults = steps_for(wanted, _checked(client, wanted, check_timeout_s), resync=options.resync)
+    checked = _checked(client, wanted, check_timeout_s)
+    steps, faults = steps_for(wanted, checked, resync=options.resync, claim=options.claim)
+    if options.prune and not faults:
+        deletions, faults = _deletions(client, steps, options.left_out)
+        steps += deletions
     if faults:
         _refuse_faults(faults, invocation.output)
-    if options.prune:
-        for account in sorted({each.request.job.account for each in wanted}):
-            steps += prunable(steps, client.jobs(account=account, limit=MATCHES_MAX))
-    if not options.dry_run and not options.yes:
-        _confirm(steps, options.resync)
+    if not options.dry_run:
+        _confirm(steps, options)
     done, refused = (steps, []) if options.dry_run else _carry_out(client, steps, options, check_timeout_s)
     _show_steps(invocation, done, refused, options)
     if refused:
         raise click.exceptions.Exit(1)
+
+
+def _deletions(client: Client, steps: Sequence[Step], left_out: frozenset[str]) -> tuple[list[Step], list[PlanFault]]:
+    accounts = sorted({step.job.account for step in steps})
+    return prunable(steps, [job for each in accounts for job in client.jobs(account=each, limit=MATCHES_MAX)], left_out)
 
 
 def _checked(client: Client, wanted: Sequence[Wanted], timeout_s: float) -> list[CheckedJob]:
@@ -94,17 +106,27 @@ def _refuse_faults(faults: Sequence[PlanFault], output: str) -> None:
     raise click.exceptions.Exit(1)
 
 
-def _confirm(steps: Sequence[Step], resync: bool) -> None:
-    rebuilt = [] if resync else _steps_of(steps, Action.RESYNC)
-    for step in rebuilt:
-        say(f"  {step.job.name}: {'; '.join(step.changes)}", err=True)
-    if rebuilt:
-        confirm(f"rebuild {job_words(len(rebuilt))}?")
+def _confirm(steps: Sequence[Step], options: ApplyOptions) -> None:
+    """Say what is rebuilt, taken from other sets, and deleted, and have it confirmed; with `yes` only say what is
+    deleted.
+    """
+    rebuilt = [] if options.resync else _steps_of(steps, Action.RESYNC)
+    claimed = [step for step in steps if step.claims]
     doomed = _steps_of(steps, DELETE)
-    for step in doomed:
-        say(f"  {step.job.name} on {step.table}", err=True)
-    if doomed:
-        confirm(f"delete {job_words(len(doomed))} that no file names?")
+    questions = (
+        (rebuilt, f"rebuild {job_words(len(rebuilt))}?"),
+        (claimed, f"take {job_words(len(claimed))} into another set?"),
+        (doomed, f"delete {job_words(len(doomed))} that no file names?"),
+    )
+    for concerned, question in questions:
+        if options.yes and concerned is not doomed:
+            continue
+        for step in concerned:
+            say(f"  {step.job.name} on {step.table}: {'; '.join(step.changes)}", err=True)
+        if concerned and options.yes:
+            say(f"deleting {job_words(len(doomed))} that no file names", err=True)
+        elif concerned:
+            confirm(question)
 
 
 def _steps_of(steps: Sequence[Step], action: str) -> list[Step]:
@@ -119,23 +141,51 @@ def _carry_out(
     Return those that were carried out as they were found to be needed by then, and those that were refused though they
     had been checked, with the reasons.
     """
-    refused = _carry_out_at_once(client, [step for step in steps if not step.awaits and step.action != DELETE])
+    made = [step for step in steps if step.action != DELETE]
+    refused = _carry_out_at_once(client, [step for step in made if not step.awaits])
     failed = {step.job for step, _ in refused}
     later: list[Step] = []
-    for step in (each for each in steps if each.awaits):
+    for step in (each for each in made if each.awaits):
         found = _carry_out_later(client, step, failed, options, check_timeout_s)
         if isinstance(found, IscpError):
             refused.append((step, found))
             failed.add(step.job)
         else:
             later += found
-    for batch in batches(_steps_of(steps, DELETE), BATCH_MAX):
-        changes = [JobChange(ChangeVerb.UNREGISTER, step.job, uuid4().hex) for step in batch]
-        refused += _refused(batch, client.change_many(changes))
+    refused += _delete(client, made, _steps_of(steps, DELETE), options.left_out, others_refused=bool(refused))
     kept = {id(step) for step, _ in refused}
-    done = [step for step in steps if not step.awaits and id(step) not in kept]
-    at_once = [step for step in done if step.action != DELETE]
-    return [*at_once, *later, *_steps_of(done, DELETE)], refused
+    at_once = [step for step in made if not step.awaits and id(step) not in kept]
+    deleted = [step for step in _steps_of(steps, DELETE) if id(step) not in kept]
+    return [*at_once, *later, *deleted], refused
+
+
+def _delete(
+    client: Client, made: Sequence[Step], doomed: Sequence[Step], left_out: frozenset[str], *, others_refused: bool
+) -> Refused:
+    """Delete jobs, readers of a target before the job that keeps it, and return what was refused.
+
+    A person may have taken time to confirm it, and new jobs to be built: what has changed since then is kept.
+    """
+    if not doomed:
+        return []
+    if others_refused:
+        return [(step, PermanentError(_KEPT, remedy=_AGAIN)) for step in doomed]
+    found, faults = _deletions(client, made, left_out)
+    current = set() if faults else {(step.job, step.checked.job_id) for step in found}
+    changed = Conflict("was changed by somebody else meanwhile, or is read by another job now", remedy=_AGAIN)
+    refused: Refused = [(step, changed) for step in doomed if (step.job, step.checked.job_id) not in current]
+    left = [step for step in doomed if (step.job, step.checked.job_id) in current]
+    while left:
+        failed, waiting = {step.job for step, _ in refused}, {step.job for step in left}
+        ready = [step for step in left if waiting.isdisjoint(step.awaits)] or left
+        kept = [step for step in ready if not failed.isdisjoint(step.awaits)]
+        refused += [(step, PermanentError(_KEPT, remedy=_AGAIN)) for step in kept]
+        for batch in batches([step for step in ready if failed.isdisjoint(step.awaits)], BATCH_MAX):
+            changes = [JobChange(ChangeVerb.UNREGISTER, step.job, uuid4().hex) for step in batch]
+            refused += _refused(batch, client.change_many(changes))
+        done = {id(step) for step in ready}
+        left = [step for step in left if id(step) not in done]
+    return refused
 
 
 def _carry_out_at_once(client: Client, steps: Sequence[Step]) -> Refused:
@@ -188,7 +238,8 @@ def _carry_out_later(
         for job in step.awaits:
             # Its target becomes a table with its first version; until then no job can be registered on it.
             client.wait(job.table, job.name, 0, timeout_s=options.timeout_s, account=job.account)
-        found, faults = steps_for(wanted, _checked(client, wanted, check_timeout_s), resync=options.resync)
+        checked = _checked(client, wanted, check_timeout_s)
+        found, faults = steps_for(wanted, checked, resync=options.resync, claim=options.claim)
         refused = [fault.error for fault in faults] + [error for _, error in _carry_out_at_once(client, found)]
     except PermanentError as error:
         return error
@@ -214,7 +265,11 @@ def _show_steps(
         for step in steps
         if step.action != Action.UNCHANGED
     ]
-    shown = {"dry_run": options.dry_run, "counts": counts(steps), "steps": done, "refused": failed, **options.more}
+    outside = [
+        {"account": step.job.account, "table": step.table, "name": step.job.name} for step in steps if step.outside
+    ]
+    shown = {"dry_run": options.dry_run, "counts": counts(steps), "steps": done, "refused": failed, "outside": outside}
+    shown |= options.more
     if render.show(shown, invocation.output):
         return
     for each in done:
@@ -222,5 +277,9 @@ def _show_steps(
         say(f"{each['action']} {each['name']} on {each['table']}{changes}")
     for one in failed:
         say(f"{one['name']} on {one['table']}: {one['error']}", err=True)
+    if outside:
+        names = ", ".join(f"{one['name']} on {one['table']}" for one in outside[:SHOWN_MAX])
+        more = ", …" if len(outside) > SHOWN_MAX else ""
+        say(f"not of the set, which has not made them ({names}{more}); --claim takes them into it", err=True)
     summary = ", ".join(f"{number} {action}" for action, number in counts(steps).items())
     say(f"{'would be ' if options.dry_run else ''}{summary}" + (f", {len(failed)} refused" if failed else ""))

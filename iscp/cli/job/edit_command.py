@@ -52,7 +52,7 @@ def edit(invocation: Invocation, /, table: str, name: str, account: str, dry_run
             request = _changed(path, job)
             _refuse_if_changed_meanwhile(client, job)
             wanted = Wanted(request, str(path), rebuild=True)
-            apply_jobs(invocation, client, [wanted], ApplyOptions(dry_run=dry_run, yes=yes))
+            apply_jobs(invocation, client, [wanted], ApplyOptions(dry_run=dry_run, yes=yes, claim=True))
 
 
 def _text_of(job: JobView) -> str:

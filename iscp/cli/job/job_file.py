@@ -6,9 +6,9 @@ A job is written as the options are named (table, name, target, key, …), or wi
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,8 +21,8 @@ from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
 from iscp.core.run.wanted import TAGS_MAX, Wanted
-from iscp.core.spec.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
-from iscp.core.spec.spec_parsing import spec_faults, unknown_field
+from iscp.core.spec.spec_fields import DURATIONS, PATHS, SET, flat_name, flatten, to_spec_json
+from iscp.core.spec.spec_parsing import check_set, spec_faults, unknown_field
 from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
 from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
@@ -36,6 +36,17 @@ FILE_CHARS_MAX = 100_000_000
 """Characters of a job file; a longer one is refused. 100,000 jobs have a fifth of it."""
 
 SUFFIXES = (".json", ".yaml", ".yml")
+
+
+_APPLY_ALONE = "Use `iscp-admin apply`, which alone knows sets"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSet:
+    """The name by which a file says whose its jobs are, and where it does."""
+
+    name: str
+    place: str
 
 
 class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
@@ -55,37 +66,16 @@ class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
         return mapping
 
 
-def read_paths(paths: Sequence[str]) -> list[Wanted]:
-    """Return all jobs of files and of those named *.yaml, *.yml and *.json below directories; `-` is stdin.
+def read_job_file(path: Path) -> tuple[list[Wanted], list[NamedSet]]:
+    """Return the jobs of a file, and the sets that it names; `-` is stdin.
 
     Raises InvalidRequest whose field is the path of the first fault, with every other one beside it.
     """
-    refusals, found = Refusals(), list[Wanted]()
-    for path in paths:
-        with refusals.collect():
-            for file in _files(path):
-                with refusals.collect():
-                    found += _read_file(file)
-    refusals.raise_all()
-    return found
-
-
-def _files(path: str) -> list[Path]:
-    given = Path(path)
-    if not path or not os.path.isdir(path):
-        return [given]
-    found = sorted(file for file in given.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-    if not found:
-        raise InvalidRequest(f"holds no file *{', *'.join(SUFFIXES)}", field=path, remedy="Name a file, or another one")
-    return found
-
-
-def _read_file(path: Path) -> list[Wanted]:
     if str(path) == "-":
-        return _parse_jobs(sys.stdin, "stdin")
+        return _parse_file(sys.stdin, "stdin")
     try:
         with path.open(encoding="utf-8") as stream:
-            return _parse_jobs(stream, str(path))
+            return _parse_file(stream, str(path))
     except OSError as error:
         raise InvalidRequest(
             f"cannot be read: {error.strerror or error}", field=str(path), remedy="Name a file that you may read"
@@ -96,7 +86,9 @@ def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     """Return all jobs of a file; raises InvalidRequest whose field is the path of the first fault, as
     `job.yaml[1].key`, with every other one beside it.
     """
-    found = _parse_jobs(stream, source)
+    found, sets = _parse_file(stream, source)
+    if sets:
+        raise InvalidRequest(f"names the set {sets[0].name}", about=sets[0].place, remedy=_APPLY_ALONE)
     if len(found) > REGISTRATIONS_MAX:
         raise InvalidRequest(
             f"holds {len(found)} jobs, more than {REGISTRATIONS_MAX}",
@@ -106,7 +98,7 @@ def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     return [each.request for each in found]
 
 
-def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
+def _parse_file(stream: IO[str], source: str) -> tuple[list[Wanted], list[NamedSet]]:
     try:
         text = stream.read(FILE_CHARS_MAX + 1)
         if len(text) > FILE_CHARS_MAX:
@@ -120,13 +112,22 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     entries = [entry for document in documents for entry in _entries(document)]
     if not entries:
         raise InvalidRequest("holds no job", field=source, remedy="Write at least table, name and target")
-    refusals, wanted = Refusals(), list[Wanted]()
+    refusals, wanted, sets = Refusals(), list[Wanted](), list[NamedSet]()
     for number, entry in enumerate(entries):
         place = f"{source}[{number}]"
         with refusals.collect():
-            wanted.append(_wanted(entry, place))
+            if isinstance(entry, dict) and entry.keys() == {SET}:
+                sets.append(_named_set(entry, f"{place}.{SET}"))
+            else:
+                wanted.append(_wanted(entry, place))
     refusals.raise_all()
-    return wanted
+    return wanted, sets
+
+
+def _named_set(entry: dict[str, Any], place: str) -> NamedSet:
+    name = _text(entry, SET, place.removesuffix(f".{SET}"), required=True)
+    check_set(name, place)
+    return NamedSet(name, place)
 
 
 def entry_of(job: JobView) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import Action, CheckedJob, RegisterResult
-from iscp.core.spec.spec_fields import to_spec_json
+from iscp.core.spec.spec_fields import SET, set_of, to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.view_fields import OPTIONS_FIELD
 from iscp.core.values.errors import InvalidRequest, IscpError, PermanentError
@@ -166,7 +166,7 @@ def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRe
             raise click.UsageError(f"-f cannot go with {', '.join(f'--{name}' for name in given)}".replace("_", "-"))
         from iscp.cli.job.job_file import read_jobs
 
-        return read_jobs(file, file.name)
+        return _without_sets(read_jobs(file, file.name), file.name)
     # Some consumers can do without a target; those that cannot say so.
     own = given.get("consumer", "replica") == "replica"
     for name in ("table", "name", *(("target",) if own else ())):
@@ -178,3 +178,13 @@ def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRe
     account = str(given.pop("account", DEFAULT_ACCOUNT))
     job = JobName(str(given.pop("table")), str(given.pop("name")), account)
     return [RegisterRequest(job, to_spec_json({"consumer": "replica", **given}))]
+
+
+def _without_sets(requests: list[RegisterRequest], source: str) -> list[RegisterRequest]:
+    """Raises InvalidRequest for a job of a set: what `apply --prune` deletes is what `apply` has made."""
+    for number, each in enumerate(requests):
+        if set_of(each.spec_json):
+            raise InvalidRequest(
+                "is given", field=f"{source}[{number}].{SET}", remedy="Leave it out, or use `iscp-admin apply`"
+            )
+    return requests

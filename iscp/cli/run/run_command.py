@@ -109,8 +109,8 @@ def _run(
     with end_at_once():
         from iscp.bootstrap.local.local_engine import LocalEngine
         from iscp.bootstrap.local.local_settings import local_settings
-        from iscp.cli.run.run_files import read_run_files
         from iscp.cli.run.run_output import show_forecasts
+        from iscp.cli.view.definition_files import read_definitions
         from iscp.core.run.job_selection import JobSelection
         from iscp.runtime.local.job_registrar import RunOrders
 
@@ -120,7 +120,7 @@ def _run(
         raise click.UsageError("--page goes with --watch alone: a run that ends has nothing to show")
     answer_first_signal(lambda number: sys.exit(128 + number))  # no job was begun: what was opened is closed
     quiet = invocation.output == "json"
-    wanted = read_run_files(paths, tables, target_root or "", account, quiet=quiet)
+    wanted = read_definitions(paths, quiet=quiet).jobs([], tables, target_root or "", account)
     orders = RunOrders(full_refresh, take_over)
     with LocalEngine(config=local_settings(file, following=watch)) as engine:
         jobs = engine.jobs(wanted)

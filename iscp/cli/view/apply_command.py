@@ -1,21 +1,20 @@
-"""`iscp-admin apply`: jobs as files of YAML and of SQL say them."""
+"""`iscp-admin apply`: jobs as files define them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from iscp.cli.shell.arguments import TARGET, account_option, files_option, invocation, timeout_option
 from iscp.cli.shell.invocation import Invocation
-from iscp.cli.view.view_apply import jobs_of_statements
 from iscp.cli.view.view_options import TABLE_OPTION
-from iscp.core.values.argument_checks import Refusals
+from iscp.core.values.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from iscp.cli.view.sql_files import Statement
-    from iscp.core.run.wanted import Wanted
+    from iscp.cli.view.view_statements import LeftOutView
 
 
 @click.command()
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
     help="What statements of SQL say no target of is kept in DIR, under its name.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@click.option("--prune", is_flag=True, help="Delete the jobs of the files' accounts that no file names.")
+@click.option("--set", "set_name", metavar="NAME", default="", help="Whose jobs they are, of several sets of files.")
+@click.option("--prune", is_flag=True, help="Delete the jobs that the same set has made and no file names any more.")
+@click.option("--claim", is_flag=True, help="Take jobs that are there, of no set or of another, into this one.")
 @click.option("--resync", is_flag=True, help="Rebuild targets where what they hold changes.")
 @click.option("--yes", is_flag=True, help="Delete jobs, and rebuild what is written CREATE OR REPLACE, unasked.")
 @timeout_option("1h", "How long to wait for a new job whose target another one reads.")
@@ -41,30 +42,60 @@ def apply(
     tables: Mapping[str, str],
     target_root: str | None,
     account: str,
+    set_name: str,
     **flags: Any,
 ) -> None:
     """Make the jobs as files say: create, update, and leave alone what is so already.
 
-    A file *.sql has statements: CREATE MATERIALIZED VIEW, and CREATE FULLTEXT, VECTOR or SEARCH INDEX; --table,
-    --target-root and --account are for these. All others, and the files of a directory, are YAML or JSON.
+    They are the files of `iscp run`: YAML or JSON of jobs; *.sql with CREATE MATERIALIZED VIEW, and CREATE FULLTEXT,
+    VECTOR or SEARCH INDEX; a Spark pipeline, or a manifest or project of dbt. --table, --target-root and --account are
+    for what is not YAML. Of a directory a file that is not understood is refused.
 
     All is checked before anything is written, but for a job on the target of a new one: it is registered once that
     target is built. Applying the same files again changes nothing.
     """
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
-    from iscp.cli.job.job_file import read_paths
-    from iscp.cli.view.sql_files import SQL_SUFFIX, read_statements
+    from iscp.cli.view.definition_files import in_set, read_definitions
+    from iscp.core.spec.spec_fields import set_of
+    from iscp.core.spec.spec_parsing import check_set
 
-    written = [path for path in paths if path.endswith(SQL_SUFFIX)]
-    refusals = Refusals()
-    wanted: list[Wanted] = []
-    statements: list[Statement] = []
-    with refusals.collect():
-        wanted = read_paths([path for path in paths if path not in written])
-    with refusals.collect():
-        statements = read_statements(written) if written else []
-    refusals.raise_all()
+    check_set(set_name, "--set")
+    found = read_definitions(paths, quiet=invocation.output == "json")
+    set_name = found.set_name(set_name)
+    in_set(found.wanted, set_name)
+    sets = {set_of(each.request.spec_json) for each in found.wanted} | {set_name}
+    if flags["prune"]:
+        _refuse_to_prune(sets - {""}, found.left_out)
+    left_out = {each.name for each in found.left_out}
+    options = ApplyOptions(**flags, left_out=frozenset(left_out), more=_more(found.left_out))
     with invocation.client() as client:
-        if statements:
-            wanted += jobs_of_statements(invocation, client, statements, target_root or "", tables, account)
-        apply_jobs(invocation, client, wanted, ApplyOptions(**flags))
+        registered = client.views(account=account) if found.statements else []
+        wanted = in_set(found.jobs(registered, tables, target_root or "", account), set_name)
+        if flags["claim"] and not all(set_of(each.request.spec_json) for each in wanted):
+            raise _without_set("--claim")
+        apply_jobs(invocation, client, wanted, options)
+
+
+def _more(left_out: Sequence[LeftOutView]) -> dict[str, Any]:
+    return {"left_out": [dataclasses.asdict(each) for each in left_out]} if left_out else {}
+
+
+def _refuse_to_prune(sets: Collection[str], left_out: Sequence[LeftOutView]) -> None:
+    """Raise InvalidRequest where it is not known what may be deleted."""
+    if not sets:
+        raise _without_set("--prune")
+    for each in left_out:
+        if not each.name:
+            raise InvalidRequest(
+                f"is given, and {each.place} has a view whose name is not known, as {each.why}",
+                field="--prune",
+                remedy="Correct it there, or apply without --prune",
+            )
+
+
+def _without_set(option: str) -> InvalidRequest:
+    return InvalidRequest(
+        "needs the name of the set that the jobs are of",
+        field=option,
+        remedy="Give --set NAME, or write a document `set: NAME` into one of the files",
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from iscp.cli.view.index_statements import INDEX_STATEMENT, IndexStatement, is_index, parse_index
 from iscp.cli.view.sql_tokens import SqlSource
@@ -22,13 +21,13 @@ Statement = ViewStatement | IndexStatement
 
 
 def read_statements(paths: Sequence[str]) -> list[Statement]:
-    """Return the statements of files, and of those named *.sql below directories; `-` is stdin.
+    """Return the statements of files; `-` is stdin.
 
     Raises InvalidRequest for the first that cannot be taken over, with every other one beside it, and where there is
     none.
     """
     found, refusals = list[Statement](), Refusals()
-    for path in (file for each in paths for file in _files(each)):
+    for path in paths:
         name = "stdin" if path == "-" else path
         with refusals.collect():
             for statement in parse_sql(SqlSource(read_text(path, name, FILE_CHARS_MAX), name)):
@@ -50,12 +49,3 @@ def parse_sql(source: SqlSource) -> Iterator[Statement | InvalidRequest]:
     """Yield each statement, or why it cannot be taken over. Raises InvalidRequest for a text that has no end."""
     for tokens, end in statement_tokens(source):
         yield parse_index(source, tokens, end) if is_index(tokens) else parse_view(source, tokens, end)
-
-
-def _files(path: str) -> list[str]:
-    try:
-        if path != "-" and Path(path).is_dir() and path:
-            return sorted(str(file) for file in Path(path).rglob(f"*{SQL_SUFFIX}") if file.is_file())
-    except OSError:  # a name that is too long, which reading says
-        return [path]
-    return [path]

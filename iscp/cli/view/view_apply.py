@@ -57,9 +57,10 @@ def apply_views_of_files(invocation: Invocation, /, paths: tuple[str, ...], **op
     A view may read another one by its name, and an index may be on one. All is checked before anything is written, but
     for what reads a new view: it is registered once that one is built. Applying the same files again changes nothing.
     """
+    from iscp.cli.view.definition_files import sql_files_of
     from iscp.cli.view.sql_files import read_statements
 
-    _apply(invocation, read_statements(paths), **options)
+    _apply(invocation, read_statements(sql_files_of(paths)), **options)
 
 
 @click.command(name="import")

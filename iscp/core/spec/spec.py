@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
-from iscp.core.spec.spec_fields import PATHS
+from iscp.core.spec.spec_fields import PATHS, SET
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -124,7 +124,8 @@ class JobSpec:
     `target_lag_s` is by how much the target may lie behind its source before the job counts as late. `independent` is
     the default trigger, but in iterations of the job's own. With `enable_cdf` a source without a change data feed is
     altered to have one. With `adopt_from` the target is there and has the source's rows at this version; the job's
-    first iteration checks that, and goes on from there.
+    first iteration checks that, and goes on from there. `set` names the files that the job was made by, for whoever
+    applies them again: nothing that runs the job reads it.
     """
 
     consumer: ConsumerSpec
@@ -160,6 +161,10 @@ class JobSpec:
     )
     adopt_from: int | None = field(
         default=None, metadata=_about("The target is there, and holds the source's rows at this version", least=0)
+    )
+    set: str = field(
+        default="",
+        metadata=_about("The set of files that made the job: only `apply --prune` of the same set deletes it"),
     )
 
     def to_json(self) -> str:
@@ -259,7 +264,7 @@ def _field_of(name: str, path: tuple[str, ...]) -> SpecField:
 @cache
 def _fields_as_written() -> tuple[SpecField, ...]:
     """Return all fields in the order of the JSON in job logs: the trigger first, and policies last."""
-    sections = ("trigger", "target_lag", "independent", "iteration")
+    sections = ("trigger", "target_lag", "independent", "iteration", SET)
 
     def rank(each: SpecField) -> tuple[int, bool]:
         return sections.index(each.path[0]), each.holder is JobSpec and bool(each.choices)

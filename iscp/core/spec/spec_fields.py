@@ -33,11 +33,15 @@ PATHS: dict[str, tuple[str, ...]] = {
     "on_schema_change": ("iteration", "on_schema_change"),
     "enable_cdf": ("iteration", "enable_cdf"),
     "adopt_from": ("iteration", "adopt_from"),
+    "set": ("set",),
 }
 """The place of each flat name in the job_spec."""
 
 CONSUMER_FIELDS = frozenset(name for name, path in PATHS.items() if path[:-1] == _CONSUMER)
 """The fields that decide which rows the target has."""
+
+SET = "set"
+"""The field that says whose job it is, of several sets of files that are applied; it decides nothing of how it runs."""
 
 DURATIONS = frozenset({"every", "target_lag"})
 
@@ -85,6 +89,17 @@ def flatten(spec_json: str) -> dict[str, Any]:
     """Return the fields that a job_spec has, under their flat names."""
     root = json.loads(spec_json)
     return {name: value for name, path in PATHS.items() if (value := _at(root, path)) is not None}
+
+
+def set_of(spec_json: str) -> str:
+    """Return the set whose files a job was made by; empty for one of no set."""
+    return str(flatten(spec_json).get(SET, "")) if f'"{SET}"' in spec_json else ""
+
+
+def with_set(spec_json: str, name: str) -> str:
+    """Return the job_spec as one of a job of this set; of none where the name is empty."""
+    root = {section: value for section, value in json.loads(spec_json).items() if section != SET}
+    return to_json({**root, SET: name} if name else root)
 
 
 def differing_fields(one_json: str, other_json: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
@@ -25,6 +26,9 @@ from iscp.core.spec.spec import (
 from iscp.core.values.argument_checks import Refusals, name_hint
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.untrusted_values import shown
+
+_SET = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+"""The names of sets."""
 
 _AS_JSON = 'Write it as in {"iteration": {…}}'
 
@@ -65,6 +69,7 @@ def _spec_of(values: dict[type, dict[str, Any]]) -> JobSpec:
         raise InvalidRequest("is missing", field="spec.iteration.consumer.kind", remedy="Name a consumer, as replica")
     _check_trigger(trigger, "spec.trigger")
     spec = JobSpec(consumer, trigger, **values[JobSpec])
+    check_set(spec.set, "spec.set")
     if spec.independent and spec.trigger.job_type is not TriggerType.DEFAULT:
         raise InvalidRequest(
             "goes only with the default trigger", field="spec.independent", remedy="Leave it out: only that one shares"
@@ -131,6 +136,16 @@ def _readings() -> tuple[tuple[str, str, str, Callable[[Any, str], Any], type, s
         )
         for each in schema_of_spec()
     )
+
+
+def check_set(name: str, path: str) -> None:
+    """Raise InvalidRequest for what cannot be the name of a set; an empty name is of none."""
+    if name and not _SET.fullmatch(name):
+        raise InvalidRequest(
+            f"{shown(name)} cannot be the name of a set",
+            about=path,
+            remedy="Use at most 100 letters and digits of ASCII, with . _ - between them",
+        )
 
 
 def _check_trigger(trigger: TriggerSpec, path: str) -> None:

@@ -79,7 +79,7 @@ def test_what_is_exported_is_taken_back_without_a_change(run: Run, service: Fake
     exported = run("export")
     assert exported.exit_code == 0
     assert "consumer" not in exported.stdout
-    assert applied(run("apply", "-f", "-", "--prune", "-o", "json", stdin=exported.stdout)) == {"unchanged": 4}
+    assert applied(run("apply", "-f", "-", "-o", "json", stdin=exported.stdout)) == {"unchanged": 4}
     as_json = run("export", "sales.*", "-o", "json").stdout
     assert json.loads(as_json) == [
         {
@@ -124,29 +124,6 @@ def test_what_the_target_holds_is_changed_with_resync_only(run: Run, service: Fa
     assert applied(run("apply", "-f", str(files), "-o", "json")) == {"unchanged": 3}
 
 
-def test_prune_deletes_only_what_no_file_names_in_the_accounts_of_the_files(run: Run, files: Path) -> None:
-    run("apply", "-f", str(files))
-    for account in ("default", "acme"):
-        run("job", "create", "--table", "/t", "--name", "other", "--target", f"/o/{account}", "--account", account)
-    assert applied(run("apply", "-f", str(files), "-o", "json")) == {"unchanged": 3}
-    assert applied(run("apply", "-f", str(files), "--prune", "--dry-run", "-o", "json")) == {
-        "unchanged": 3,
-        "delete": 1,
-    }
-    (files / "orders.yaml").write_text(ORDERS + "- {table: /new, name: new, target: /x/new}\n")
-    for answer in ("", "n\n"):
-        refused = run("apply", "-f", str(files), "--prune", stdin=answer)
-        assert refused.exit_code == 1
-        assert "  other on /t\ndelete 1 job that no file names? [y/N]" in refused.stderr
-    assert run("job", "count").stdout == "5\n"
-    assert applied(run("apply", "-f", str(files), "--prune", "--yes", "-o", "json")) == {
-        "create": 1,
-        "unchanged": 3,
-        "delete": 1,
-    }
-    assert json.loads(run("job", "list", "*", "other", "-o", "json").stdout)[0]["account"] == "acme"
-
-
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -163,7 +140,7 @@ def test_one_fault_in_one_file_and_nothing_is_written(
     run: Run, service: FakeAdmin, files: Path, name: str, text: str, told: str
 ) -> None:
     (files / name).write_text(text)
-    result = run("apply", "-f", str(files), "--prune", "--yes")
+    result = run("apply", "-f", str(files), "--set", "all", "--prune", "--yes")
     assert result.exit_code == 1
     assert told in result.stderr
     assert set(service.asked) <= {"check"}

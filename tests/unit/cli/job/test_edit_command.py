@@ -85,7 +85,7 @@ def test_a_target_is_rebuilt_once_that_is_agreed_to(edit: Edit, service: FakeAdm
     for answer in ("", "n\n"):
         declined = edit(script, stdin=answer)
         assert "rebuild 1 job?" in declined.stderr
-        assert "- day" in is_refused(declined, 'a: key: ["id"] → ["day"]')
+        assert "- day" in is_refused(declined, 'a on /t: key: ["id"] → ["day"]')
     assert spec(service)["iteration"]["consumer"]["key"] == ["id"]
     assert edit(script, stdin="y\n").stdout.startswith("resync a on /t")
     assert spec(service)["iteration"]["consumer"]["key"] == ["day"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from pathlib import Path
 
 import pytest
 
-from iscp.cli.job.job_file import read_jobs, read_paths
+from iscp.cli.job.job_file import read_jobs
 from iscp.cli.shell.untrusted_yaml import ALIASED_CHARS_MAX, NESTING_MAX, VALUES_MAX
 from iscp.core.api.api_requests import JobName
 from iscp.core.values.errors import InvalidRequest
@@ -191,14 +190,3 @@ def test_every_fault_of_a_file_is_said_at_once_with_its_place() -> None:
     assert faults[0].remedy.startswith("Did you mean target? Known are account")
     assert faults[7].remedy.startswith("Did you mean job_type? Known are")
     assert all(each.remedy for each in faults)
-
-
-def test_every_fault_of_all_files_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("{table: /t, name: a, targt: /x}")
-    (tmp_path / "b.yaml").write_text("{table: [")
-    (tmp_path / "c.yaml").write_text("{table: /t, name: c, target: /x}")
-    absent = str(tmp_path / "none.yaml")
-    with pytest.raises(InvalidRequest) as refused:
-        read_paths([str(tmp_path), absent])
-    places = [each.field.removeprefix(str(tmp_path)) for each in (refused.value, *refused.value.others)]
-    assert places == ["/a.yaml[0].targt", "/a.yaml[0].target", "/b.yaml", "/none.yaml"]

@@ -92,11 +92,11 @@ def test_an_index_on_a_new_view_is_registered_once_that_is_built(
 
 
 def test_prune_deletes_what_no_file_names_any_more(run: Run, service: FakeAdmin, files: tuple[str, str]) -> None:
-    where = ("--table", "docs=/lake/docs", "--target-root", "/x", "--yes", "--prune")
+    where = ("--table", "docs=/lake/docs", "--target-root", "/x", "--yes", "--prune", "--set", "docs")
     assert run("apply", "-f", files[0], *where).exit_code == 0
-    assert set(kept(service)) == {"both", "recent", "words", "near"}
+    assert set(kept(service)) == {"both", "recent", "words", "near", "old"}
     Path(files[0]).write_text("CREATE VECTOR INDEX near ON 's3://b/vectors' (embedding) KEY (id) TARGET '/x/near'")
-    shown = run("apply", "-f", files[0], "--yes", "--prune")
+    shown = run("apply", "-f", files[0], "--yes", "--prune", "--set", "docs")
     assert "resync near on s3://b/vectors" in run("apply", "-f", files[0], "--resync", "--dry-run").stdout or shown
     assert shown.exit_code == 1  # its options are others: its target would be rebuilt
     assert "--resync" in shown.stderr
@@ -159,7 +159,7 @@ def test_every_fault_of_all_files_is_said_at_once(run: Run, service: FakeAdmin, 
     assert (done.exit_code, done.stdout) == (1, "")
     faults = [json.loads(line)["error"] for line in done.stderr.splitlines()]
     places = [each["field"].removeprefix(str(tmp_path)) for each in faults]
-    assert places == ["/z.yaml[0].targt", "/z.yaml[0].target", "/x.sql:1:8", "/x.sql:2:48", "/y.sql:1:8"]
+    assert places == ["/x.sql:1:8", "/x.sql:2:48", "/y.sql:1:8", "/z.yaml[0].targt", "/z.yaml[0].target"]
     assert service.asked == {"register": 1}
 
 
