@@ -6,6 +6,7 @@ of the index in which no more rows of the fragment live than were read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never, cast
@@ -38,7 +39,13 @@ SEEN_MAX = 10_000
 _KEY_BYTES = 64
 """Bytes that a key is counted with besides its characters; they are an estimate."""
 
-_EPSILON = float(np.finfo(np.float32).eps)
+SQUARE_MIN, SQUARE_MAX = 1e-20, 1e38
+"""Squares of lengths that single precision computes, whatever the numbers are; others need double precision."""
+
+_DOUBTFUL_AT_ONCE = 1_024
+
+_EPSILON, _TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).tiny)
+_EPSILON_64, _LEAST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).smallest_subnormal)
 
 Reals = npt.NDArray[np.float64]
 Addresses = npt.NDArray[np.uint64]
@@ -53,11 +60,13 @@ class VectorRows:
     """
 
     def __init__(self, vectors: pa.FixedSizeListArray) -> None:
-        there = vectors.is_valid().to_numpy(zero_copy_only=False)
-        self.matrix = np.full((len(vectors), vectors.type.list_size), np.nan, np.float32)
         flat = vectors.flatten().to_numpy(zero_copy_only=False)  # without the numbers of null
-        self.matrix[there] = flat.reshape(-1, vectors.type.list_size)
-        self._lengths: Reals = np.sqrt(np.square(self.matrix, dtype=np.float64).sum(axis=1))
+        given = flat.reshape(-1, vectors.type.list_size).astype(np.float32, copy=False)
+        self.matrix = given
+        if vectors.null_count:
+            self.matrix = np.full((len(vectors), vectors.type.list_size), np.nan, np.float32)
+            self.matrix[vectors.is_valid().to_numpy(zero_copy_only=False)] = given
+        self._lengths: Reals = np.sqrt(_squares(self.matrix))
 
     @property
     def bytes(self) -> int:
@@ -69,31 +78,51 @@ class VectorRows:
     ) -> npt.NDArray[np.int64]:
         """Return the numbers of living rows that may be among the `most` nearest; all others are not.
 
-        A product in single precision differs from the exact one by at most (n + 2) eps |a| |b| (N. Higham, Accuracy and
-        Stability of Numerical Algorithms, 3.1), and by twice that where the query was rounded too.
+        A sum of n products in single precision differs from the exact one by at most (n + 2) eps |a| |b|, in whatever
+        order it is added up (N. Higham, Accuracy and Stability of Numerical Algorithms, 3.1), and by twice that where
+        the query was rounded too; a product that is too small for single precision, by no more than the least normal
+        number. The query is scaled by a power of two, which changes no order, so that none of it is lost.
         """
         rows: npt.NDArray[np.int64] = np.flatnonzero(living & np.isfinite(self._lengths))
         if len(rows) <= most:
             return rows
-        length = float(np.sqrt(np.square(query).sum()))
-        products = (self.matrix @ query.astype(np.float32))[rows].astype(np.float64)
+        power = int(np.frexp(np.abs(query).max())[1])
+        scaled, count = np.ldexp(query, -power), len(query)
+        length = float(np.sqrt(np.square(scaled).sum()))
+        with np.errstate(over="ignore", invalid="ignore"):  # those of foreign writers are left to the exact comparison
+            # No product of matrices, whose threads wait for each other where other processes compute too.
+            products = np.einsum("ij,j->i", self.matrix, scaled.astype(np.float32))[rows].astype(np.float64)
         lengths = self._lengths[rows]
-        errors = 2 * (len(query) + 2) * _EPSILON * lengths * length
+        errors = 2 * (count + 2) * _EPSILON * lengths * length + 2 * count * (_TINY + math.ldexp(_LEAST, -power))
         match metric:
             case Metric.DOT:
                 closeness = products
             case Metric.COSINE:
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    closeness, errors = products / lengths, errors / lengths
+                    closeness, errors = products / lengths, errors / lengths + (count + 2) * _EPSILON * length
             case Metric.L2:  # the square of the distance is |a|² - 2ab + |b|², the last of which is the same for all
-                closeness = products - np.square(lengths) / 2
-                errors = errors + 4 * np.finfo(np.float64).eps * np.square(lengths)
+                closeness = np.ldexp(products, power) - np.square(lengths) / 2
+                errors = np.ldexp(errors, power) + (count + 2) * _EPSILON * np.square(lengths)
+                # The exact comparison rounds too, so that it may find rows equal that are not.
+                errors += (count + 4) * _EPSILON_64 * (np.square(lengths) + float(np.square(query).sum()))
             case _ as never:
                 assert_never(never)
         # What is no number, as with a vector of zeros that somebody else has written, is left to the exact comparison.
         least = np.partition(np.nan_to_num(closeness - errors, nan=-np.inf), -most)[-most]
         chosen: npt.NDArray[np.int64] = rows[~(closeness + errors < least)]
         return chosen
+
+
+def _squares(matrix: npt.NDArray[np.float32]) -> Reals:
+    """Return the squares of the lengths of vectors, whose relative errors are those of single precision."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares: Reals = np.einsum("ij,ij->i", matrix, matrix).astype(np.float64)
+    # In single precision these are too small or too large: few, of which each is computed by itself.
+    doubtful = np.flatnonzero(~((squares > SQUARE_MIN) & (squares < SQUARE_MAX)))
+    for begin in range(0, len(doubtful), _DOUBTFUL_AT_ONCE):
+        some = doubtful[begin : begin + _DOUBTFUL_AT_ONCE]
+        squares[some] = np.square(matrix[some], dtype=np.float64).sum(axis=1)
+    return squares
 
 
 class _Content(Protocol):
@@ -156,6 +185,11 @@ def cached_texts(
         return CodedColumns({column: CodedTexts(rows[name].combine_chunks()) for column, name in columns.items()})
 
     return _cached(name, dataset, fragment, list(columns.values()), coded)
+
+
+def are_cached_together(rows: int, dimension: int) -> bool:
+    """Return whether the cache has room for so many vectors: fewer would drive each other out in each search."""
+    return rows * dimension * np.dtype(np.float32).itemsize <= CACHED_BYTES_MAX
 
 
 def cached_vectors(dataset: LanceDataset, fragment: LanceFragment) -> FreshRows[VectorRows] | None:

@@ -1,17 +1,18 @@
-"""The nearest vectors, by exact distances of candidates that Lance finds.
+"""The nearest vectors, by exact distances of candidates.
 
-Without an index Lance compares all vectors. With one it compares those of the partitions that are nearest to the query:
-as many as a calibration found to reach the recall, or all where a filter keeps few rows, as these may lie in any. Rows
-that no segment has are compared in either case. The numbers of the candidates are then read, and their scores computed
-in double precision: these do not depend on the index.
+Rows that no segment of a vector index has are all compared: in single precision first, under a bound of its error, so
+that none is left out that may be among the nearest. The segments of an index are searched by Lance, which compares the
+vectors of the partitions that are nearest to the query: as many as a calibration found to reach the recall, or all
+where a filter keeps few rows, as these may lie in any. The numbers of the candidates are then read, and their scores
+computed in double precision: these do not depend on the index.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,11 @@ from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.document_scores import parts_of
 from iscp.index.search.filters import TRUE
-from iscp.index.search.fresh_rows import FreshRows, VectorRows, cached_vectors, living_rows
+from iscp.index.search.fresh_rows import FreshRows, VectorRows, are_cached_together, cached_vectors, living_rows
 from iscp.index.search.ranked_rows import BestRows, RankedRow
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
+    from lance import LanceDataset, LanceFragment
 
     from iscp.index.search.searched_index import SearchedIndex
 
@@ -59,6 +60,9 @@ PROBES_WITHOUT_CALIBRATION = 20
 
 NUMBERS_AT_ONCE = 4_000_000
 """Numbers of candidates' vectors that are in memory at once: a search for many hits has some 100,000 candidates."""
+
+NUMBERS_SCANNED = 2_000_000
+"""Numbers of vectors in each batch of rows that are read to be compared. Lance reads several batches ahead."""
 
 ALL_PROBES = 2**20
 """More partitions than an index has: Lance searches all of them."""
@@ -141,14 +145,12 @@ class VectorSearch:
         with lance_faults(f"search {self._searched.index.root}"):
             covered = self._covered()
             best = BestRows(most)
-            if covered is None:
-                self._take(self._candidates(query, 0, max(REFINED_HITS_LEAST, most)), query, best)
-                return VectorRanking(best.rows, exact=True)
-            refine = self._searched.index.head.refine or REFINE_WITHOUT_CALIBRATION
-            fast = self._take_fresh(covered, query, best)
-            found = self._candidates(query, self._probes(), refine * max(REFINED_HITS_LEAST, most), fast=fast)
-            self._take(found, query, best)
-            return VectorRanking(best.rows, exact=False)
+            self._compare_fresh(covered or set(), query, best)
+            if covered is not None:
+                refine = self._searched.index.head.refine or REFINE_WITHOUT_CALIBRATION
+                found = self._candidates(query, self._probes(), refine * max(REFINED_HITS_LEAST, most))
+                self._take(found, query, best)
+            return VectorRanking(best.rows, exact=covered is None)
 
     def _covered(self) -> set[int] | None:
         """Return the fragments whose vectors are indexed; None where there is no index."""
@@ -157,26 +159,69 @@ class VectorSearch:
             return None
         return {number for index in found for segment in index.segments for number in segment.fragment_ids}
 
-    def _take_fresh(self, covered: set[int], query: npt.NDArray[np.float64], best: BestRows) -> bool:
-        """Compare the rows that no segment has, and return True; False where Lance has to, as not all are cached."""
+    def _compare_fresh(self, covered: set[int], query: npt.NDArray[np.float64], best: BestRows) -> None:
+        """Compare all rows that no segment has."""
         head = self._searched.index.head_address >> 32
+        fresh = [
+            each
+            for each in self._dataset.get_fragments()
+            if each.fragment_id not in covered and not (each.fragment_id == head and each.physical_rows == 1)
+        ]
         cached: dict[int, FreshRows[VectorRows]] = {}
-        for each in self._dataset.get_fragments():
-            if each.fragment_id in covered or (each.fragment_id == head and each.physical_rows == 1):
+        if are_cached_together(sum(each.physical_rows for each in fresh), self.dimension):
+            found = ((each.fragment_id, cached_vectors(self._dataset, each)) for each in fresh)
+            cached = {number: rows for number, rows in found if rows is not None}
+        scanned = [each for each in fresh if each.fragment_id not in cached]
+        for number, living in living_rows(self._dataset, cached, self._condition).items():
+            if living is None:
+                scanned.append(self._dataset.get_fragment(number))
                 continue
-            if (rows := cached_vectors(self._dataset, each)) is None:
-                return False
-            cached[each.fragment_id] = rows
-        lives = living_rows(self._dataset, cached, self._condition)
-        chosen: list[tuple[FreshRows[VectorRows], npt.NDArray[np.int64]]] = []
-        for number, rows in cached.items():
-            if (living := lives[number]) is None:
-                return False
-            chosen.append((rows, rows.content.may_be_nearest(query, living, best.most, self._metric)))
-        for rows, some in chosen:
-            scores = matrix_scores(rows.content.matrix[some].astype(np.float64), query, self._metric)
+            rows = cached[number]
+            some = rows.content.may_be_nearest(query, living, best.most, self._metric)
+            scores = self._scores(rows.content, some, query)
             best.add(scores, [rows.keys[each] for each in some.tolist()], rows.addresses[some].tolist())
-        return True
+        self._scan(scanned, query, best)
+
+    def _scan(self, fragments: Sequence[LanceFragment], query: npt.NDArray[np.float64], best: BestRows) -> None:
+        """Compare the rows of fragments that are not cached."""
+        if not fragments:
+            return
+        scanner = self._dataset.scanner(
+            columns=[VECTOR],
+            filter=self._condition,
+            fragments=list(fragments),
+            with_row_address=True,
+            batch_size=max(1, NUMBERS_SCANNED // self.dimension),
+        )
+        addresses, scores = np.empty(0, np.uint64), np.empty(0)
+        for batch in scanner.to_batches():
+            rows = VectorRows(batch[VECTOR])
+            some = rows.may_be_nearest(query, np.ones(len(batch), np.bool_), best.most, self._metric)
+            addresses = np.concatenate([addresses, batch[ADDRESS].to_numpy().astype(np.uint64)[some]])
+            scores = np.concatenate([scores, self._scores(rows, some, query)])
+            if len(scores) > best.most:
+                kept = best.worthy(scores)
+                addresses, scores = addresses[kept], scores[kept]
+        chosen = best.worthy(scores)
+        self._add(addresses[chosen].tolist(), scores[chosen], best)
+
+    def _scores(
+        self, rows: VectorRows, some: npt.NDArray[np.int64], query: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the scores of some of these rows in double precision."""
+        scores = np.empty(len(some))
+        for begin, end in self._parts(len(some)):
+            scores[begin:end] = matrix_scores(rows.matrix[some[begin:end]].astype(np.float64), query, self._metric)
+        return scores
+
+    def _parts(self, count: int) -> Iterator[tuple[int, int]]:
+        return parts_of(count, max(1, self._numbers_at_once // self.dimension))
+
+    def _add(self, addresses: list[int], scores: npt.NDArray[np.float64], best: BestRows) -> None:
+        """Take rows whose keys have to be read."""
+        # Rows are read faster in their order.
+        keys = self._dataset._take_rows(addresses, columns=[KEY])[KEY].to_pylist() if addresses else []
+        best.add(scores, keys, addresses)
 
     def _probes(self) -> int:
         probes = self._searched.index.head.probes or PROBES_WITHOUT_CALIBRATION
@@ -195,34 +240,31 @@ class VectorSearch:
             _KEPT.put(key, kept)
         return kept
 
-    def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int, *, fast: bool = False) -> pa.Table:
-        """Return the addresses of candidates; `fast` leaves out the rows that no segment has."""
+    def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int) -> pa.Table:
+        """Return the addresses of candidates among the rows that segments have."""
         candidates = most if self._condition is None else most * FILTERED_REFINED
-        nearest: dict[str, Any] = {
-            "column": VECTOR,
-            "q": query.astype(np.float32),
-            "k": max(1, min(candidates, self._searched.index.head.vectors)),
-            "metric": self._metric.value,
-        }
-        nearest |= {"nprobes": probes} if probes else {"use_index": False}
         return self._dataset.scanner(
             columns=["_distance"],
-            nearest=nearest,
+            nearest={
+                "column": VECTOR,
+                "q": query.astype(np.float32),
+                "k": max(1, min(candidates, self._searched.index.head.vectors)),
+                "metric": self._metric.value,
+                "nprobes": probes,
+            },
             filter=self._condition,
             prefilter=True,
-            fast_search=fast,
+            fast_search=True,
             with_row_address=True,
         ).to_table()
 
     def _take(self, found: pa.Table, query: npt.NDArray[np.float64], best: BestRows) -> None:
-        addresses = sorted(found[ADDRESS].to_pylist())  # rows are read faster in their order
-        for begin, end in parts_of(len(addresses), max(1, self._numbers_at_once // self.dimension)):
+        addresses = sorted(found[ADDRESS].to_pylist())
+        for begin, end in self._parts(len(addresses)):
             some = addresses[begin:end]
             scores = vector_scores(self._dataset._take_rows(some, columns=[VECTOR])[VECTOR], query, self._metric)
             chosen = best.worthy(scores)
-            kept = [some[each] for each in chosen]
-            keys = self._dataset._take_rows(kept, columns=[KEY])[KEY].to_pylist() if kept else []
-            best.add(scores[chosen], keys, kept)
+            self._add([some[each] for each in chosen], scores[chosen], best)
 
 
 def vector_scores(vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metric: Metric) -> npt.NDArray[np.float64]:
