@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import socket
-import ssl
-import time
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from iscp.adapters.oidc.jwks_keys import JwksKeys, read_jwks
-from iscp.adapters.system.bounded_post import BoundedAnswer
+from iscp.adapters.system.http_exchange import Peers, exchange, failure_words
 from iscp.core.access.security_config import OidcConfig
 from iscp.core.values.errors import Unavailable
 
@@ -24,55 +21,27 @@ class HttpJwks:
     """The port `KeySource` on a URL that `oidc_faults` has nothing against. Redirects are not followed."""
 
     def __init__(self, config: OidcConfig, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        parts = urlsplit(config.jwks_url)
         self._config = config
-        self._tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
-        self._headers = {"host": parts.netloc, "accept": "application/json", "connection": "close"}
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._host = urlsplit(config.jwks_url).hostname or ""
         self._timeout_s = timeout_s
 
     def fetch(self) -> JwksKeys:
-        until_s = time.monotonic() + self._timeout_s
         try:
-            status, body = self._get(until_s)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer = exchange(
+                "GET",
+                self._config.jwks_url,
+                None,
+                {"accept": "application/json"},
+                timeout_s=self._timeout_s,
+                bytes_max=JWKS_BYTES_MAX,
+                peers=Peers(ca_file=self._config.ca_file),
+            )
+        except OSError as error:
             late = isinstance(error, TimeoutError)
-            why = f"{self._host} did not answer in time" if late else f"{error}" or type(error).__name__
+            why = f"{self._host} did not answer in time" if late else failure_words(error)
             raise Unavailable(
                 f"the provider's keys cannot be fetched: {why}", about="security.oidc.jwks_url"
             ) from error
-        if status != http.HTTPStatus.OK:
-            raise Unavailable(f"{self._host} answers {status} instead of keys", about="security.oidc.jwks_url")
-        return read_jwks(body, self._config)
-
-    def _get(self, until_s: float) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._host, self._port)
-        try:
-            connection.sock = opened = self._connect(until_s)
-            connection.request("GET", self._target, headers=self._headers)
-            answer = http.client.HTTPResponse(BoundedAnswer(opened, _left(until_s), JWKS_BYTES_MAX))  # type: ignore[arg-type]
-            answer.begin()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def _connect(self, until_s: float) -> socket.socket:
-        opened = socket.create_connection((self._host, self._port), _left(until_s))
-        if not self._tls:
-            return opened
-        try:
-            # Made for each fetch: files of authorities may have been replaced.
-            context = ssl.create_default_context(cafile=self._config.ca_file or None)
-            opened.settimeout(_left(until_s))
-            return context.wrap_socket(opened, server_hostname=self._host)
-        except BaseException:
-            opened.close()
-            raise
-
-
-def _left(until_s: float) -> float:
-    left_s = until_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s
+        if answer.status != HTTPStatus.OK:
+            raise Unavailable(f"{self._host} answers {answer.status} instead of keys", about="security.oidc.jwks_url")
+        return read_jwks(answer.body, self._config)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from iscp.adapters.system.bounded_post import post
+from iscp.adapters.system.http_exchange import exchange, failure_words
 from iscp.adapters.system.named_files import read_named_file
 from iscp.core.values.errors import ConfigurationError, PermanentError, Unavailable
 
@@ -61,11 +60,12 @@ class HttpTarget:
     def post(self, body: bytes) -> bytes:
         """Return the body of the answer. Raises Unavailable, or PermanentError if another attempt would be useless."""
         try:
-            answer = post(self._url, body, self._headers, timeout_s=POST_TIMEOUT_S, bytes_max=ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            why = "it did not answer in time" if isinstance(error, TimeoutError) else f"{error}" or type(error).__name__
-            raise Unavailable(f"{self._host} cannot be reached: {why}") from error
-        if 200 <= answer.status < 300:
+            answer = exchange(
+                "POST", self._url, body, self._headers, timeout_s=POST_TIMEOUT_S, bytes_max=ANSWER_BYTES_MAX
+            )
+        except OSError as error:
+            raise Unavailable(f"{self._host} cannot be reached: {failure_words(error)}") from error
+        if answer.good:
             return answer.body
         message = f"{self._host} answers {answer.status}"
         if answer.status >= 500 or answer.status in RETRIED:

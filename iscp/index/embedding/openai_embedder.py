@@ -5,17 +5,17 @@ The answer comes over a network from somebody else: its time, its size and each 
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from iscp.adapters.system.bounded_post import Answer, post
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.http_exchange import Answer, exchange
 from iscp.adapters.system.named_files import read_named_file
 from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.core.values.errors import ConfigurationError, ErrorCode, PermanentError, Unavailable
@@ -79,15 +79,15 @@ class OpenAiEmbedder:
         body = json.dumps({**given, "encoding_format": "float"}).encode()
         bytes_max = ANSWER_BYTES_BESIDES + len(texts) * (self.dimension * NUMBER_BYTES_MAX + 256)
         try:
-            answer = post(self._url, body, headers, timeout_s=self._timeout_s, bytes_max=bytes_max)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer = exchange("POST", self._url, body, headers, timeout_s=self._timeout_s, bytes_max=bytes_max)
+        except OSError as error:
             why = (
                 "did not answer in time"
                 if isinstance(error, TimeoutError)
                 else f"does not answer: {named_error(error)}"
             )
             raise Unavailable(f"{self._host} {why}") from error
-        if answer.status != http.HTTPStatus.OK:
+        if answer.status != HTTPStatus.OK:
             raise self._refusal(answer, key)
         return self._vectors(answer.body, len(texts))
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.free_port import free_port
+from iscp.adapters.telemetry.metric_readers import CountingExporter
 from iscp.adapters.telemetry.open_telemetry_meter import CLOSE_S, OpenTelemetryMeter
 from iscp.core.metrics import iteration_metrics, node_metrics
 from iscp.core.metrics.metric import MetricReading
 from tests.fakes.waiting import until
+from tests.fakes.webhooks import HttpReceiver
 
 
 class Collector:
@@ -94,8 +99,9 @@ def test_the_end_sends_what_was_counted_since_the_last_export(collector: Collect
     assert collector.values()[iteration_metrics.ROWS.name] == 3
 
 
-def test_exports_that_are_refused_are_counted_and_the_next_one_has_all(collector: Collector) -> None:
-    collector.status = 400
+@pytest.mark.parametrize("status", [400, 307])
+def test_exports_that_are_refused_are_counted_and_the_next_one_has_all(collector: Collector, status: int) -> None:
+    collector.status = status
     meter = meter_to(collector.url)
     time.sleep(1.0)
     collector.status = 200
@@ -124,3 +130,19 @@ def test_a_collector_that_hangs_delays_no_end_for_long(collector: Collector) -> 
     assert time.monotonic() - began_s < 0.5
     meter.close()
     assert time.monotonic() - began_s < CLOSE_S + 3.0
+
+
+def test_an_answer_is_not_unpacked() -> None:
+    packed = gzip.compress(bytes(50 * 1024**2))
+    head = f"HTTP/1.1 400 Bad\r\ncontent-encoding: gzip\r\ncontent-length: {len(packed)}\r\n\r\n"
+    receiver = HttpReceiver(lambda connection: connection.sendall(head.encode() + packed))
+    failures = list[int]()
+    exporter = CountingExporter(receiver.url, lambda: failures.append(1))
+    tracemalloc.start()
+    try:
+        assert exporter.export(MetricsData([])) is MetricExportResult.FAILURE
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024**2
+    finally:
+        tracemalloc.stop()
+        receiver.close()
+    assert failures == [1]
