@@ -32,6 +32,7 @@ def draw(browser: Browser, address: str, folder: Path) -> None:
         size = {"width": width, "height": height}
         context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
         tab = context.new_page()
+        tab.goto(f"http://{address}/")  # a page of this origin, as searches are made for these alone
         tab.goto(f"http://{address}{path}")
         tab.wait_for_selector("#live-state:text-is('live')")
         tab.wait_for_load_state("load")

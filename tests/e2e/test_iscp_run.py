@@ -189,7 +189,7 @@ def test_a_watch_shows_its_jobs_on_a_page_and_ends_in_order(project: Project) ->
 
     def get(path: str, host: str = address) -> tuple[int, str]:
         with closing(HTTPConnection(address, timeout=TIMEOUT_S)) as connection:
-            connection.request("GET", path, headers={"host": host})
+            connection.request("GET", path, headers={"host": host, "cookie": "iscp_form=key"})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 

@@ -284,6 +284,43 @@ def test_only_clients_and_nodes_are_let_in() -> None:
     assert not let_in(etcd, chart.only("Pod"), "client")
 
 
+def governs(policy: Manifest, pod: Manifest) -> bool:
+    chosen = policy["spec"]["podSelector"]
+    labels = pod["metadata"]["labels"]
+    among = all(labels.get(each["key"]) in each["values"] for each in chosen.get("matchExpressions", ()))
+    return among and selects(chosen.get("matchLabels", {}), pod)
+
+
+def test_with_egress_each_pod_of_the_chart_calls_what_it_needs_and_no_more() -> None:
+    given = [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 443, "protocol": "TCP"}]}]
+    chart = render({**INSTALLATIONS["by a web identity"], "networkPolicy": {"egress": given}})
+    pods = {each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in chart.pods()}
+    assert set(pods) == {"node", "etcd", "apply", "test"}
+    reached = {
+        ("node", "node", 7430),
+        ("node", "etcd", 2379),
+        ("etcd", "etcd", 2379),
+        ("etcd", "etcd", 2380),
+        ("apply", "node", 7430),
+        ("test", "node", 7430),
+    }
+    for name, pod in pods.items():
+        policies = [each for each in chart.of("NetworkPolicy") if governs(each, pod)]
+        assert [each for each in policies if "Egress" in each["spec"]["policyTypes"]], f"{name} reaches everything"
+        rules = [rule for each in policies for rule in each["spec"].get("egress", ())]
+        assert [each for each in rules if each["ports"][0]["port"] == 53], f"{name} finds no name"
+        found = {
+            (name, other, port["port"])
+            for rule in rules
+            for port in rule["ports"]
+            for peer in rule.get("to", ())
+            for other, known in pods.items()
+            if "podSelector" in peer and selects(peer["podSelector"]["matchLabels"], known)
+        }
+        assert found == {each for each in reached if each[0] == name}
+        assert (given[0] in rules) == (name == "node")
+
+
 @pytest.mark.parametrize("document", ["docs/kubernetes.md", "deploy/helm/iscp/README.md"])
 def test_documents_name_values_that_there_are(document: str) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())

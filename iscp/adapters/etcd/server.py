@@ -16,6 +16,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdRefusedError, EtcdUnavailable
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
+from iscp.adapters.system.file_replace import private_directory
 from iscp.adapters.system.free_port import free_port, is_free
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.values.errors import ConfigurationError, Unavailable
@@ -119,7 +120,7 @@ class EtcdServer:
         what else its libraries print is in `etcd.stderr`. `on_wait` is called now and then while it does not serve yet.
         Raises Unavailable with the end of the log if it does not come up.
         """
-        data_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(data_dir)
         binary = binary or find_etcd()
         # Settings of another etcd on this machine are none of ours.
         environ = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from iscp.adapters.system.file_replace import replace_file
+from iscp.adapters.system.file_replace import private_directory, replace_file
 from iscp.core.job.job_deaths import AtWork, Crash, Deaths, parse_crash, suspects
 from iscp.core.job.job_row import JobRow
 
@@ -45,7 +45,7 @@ class CrashLedger:
 
     def __init__(self, directory: Path, now_s: float) -> None:
         """Reads what the last process left. Raises OSError."""
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory)
         self._work, self._deaths_file = directory / "work", directory / "deaths.json"
         self._lock = threading.Lock()
         self._threads: dict[int, list[str]] = {}

@@ -61,7 +61,7 @@ def exchange(
     *,
     timeout_s: float,
     bytes_max: int,
-    peers: Peers = Peers(),  # noqa: B008  (frozen)
+    peers: Peers = Peers(),
     status_alone: bool = False,
 ) -> Answer:
     """Send a request to a URL that `url_fault` has nothing against, and return the answer, whatever its status.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from iscp.adapters.system.file_replace import private_directory
 from iscp.adapters.system.free_port import free_port, is_free
 from iscp.core.settings.config import ADMIN_PORT, PAGE_PORT
 from iscp.core.values.errors import ConfigurationError, JobLogDamaged
@@ -43,7 +44,8 @@ class Layout:
         return self.root / "logs"
 
     def create(self) -> None:
-        """Create whatever is not there yet. A node does not make the job log's directory: it may not be mounted.
+        """Create whatever is not there yet, for this user alone. A node does not make the job log's directory: it may
+        not be mounted.
 
         Raises JobLogDamaged if the directory was used before and the job log's is gone: it is made before the nodes'.
         """
@@ -53,8 +55,8 @@ class Layout:
                 "registrations would be lost",
                 remedy="Restore it from a backup; to begin without its jobs, name another data directory",
             )
-        for each in (self.root, self.job_log, self.logs, self.root / "nodes"):
-            each.mkdir(parents=True, exist_ok=True)
+        for each in (self.job_log, self.logs, self.root / "nodes"):
+            private_directory(each)
 
     def config(self, node_id: str) -> Path:
         return self.root / "nodes" / f"{node_id}.toml"
@@ -118,7 +120,7 @@ def _require_room(root: Path) -> None:
 def hold_directory(layout: Layout) -> Iterator[None]:
     """Hold the directory; raises ConfigurationError if another process does, or if it cannot be used."""
     with data_faults(layout.root):
-        layout.root.mkdir(parents=True, exist_ok=True)
+        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # others may use one that was there before
         opened = layout.lock.open("a+")
     with opened as lock:
         try:

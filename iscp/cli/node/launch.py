@@ -78,7 +78,7 @@ def start_up(
     Raises Unavailable, with the end of that log, if it ends instead or is not ready in time.
     """
     log = data / "up.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     arguments = [*command, "--data", str(data), "-o", "json", "--nodes", str(nodes)]
     arguments += [] if port is None else ["--port", str(port)]
     child = spawn_tied(arguments, log, environ, death_signal=signal.SIGTERM, stdout=subprocess.PIPE)

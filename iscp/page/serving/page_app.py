@@ -24,7 +24,14 @@ from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.live_streams import LiveStreams, event
 from iscp.page.serving.page_actions import OUTCOMES, act
 from iscp.page.serving.page_boards import OF_A_CLUSTER, Board, Offer, Visit, named_job
-from iscp.page.serving.page_security import FORM_FIELD, GuardedAnswers, own_path, refuse_other_origin
+from iscp.page.serving.page_security import (
+    FORM_FIELD,
+    GuardedAnswers,
+    comes_from_here,
+    own_path,
+    refuse_foreign_work,
+    refuse_other_origin,
+)
 from iscp.page.serving.page_templates import ASSETS, address, environment
 from iscp.page.serving.page_viewers import FORM_COOKIE, Viewers, is_token
 from iscp.page.serving.viewer_calls import Viewer, ViewerClients, whole
@@ -120,7 +127,8 @@ class PageApp:
         return await self._answered(request, answer)
 
     def _draw_page(self, board: Board, viewer: Viewer, query: Mapping[str, str], request: Request) -> Response:
-        content = board.content(self._visit(viewer, query))
+        here = comes_from_here(request.headers, request.cookies.get(FORM_COOKIE, ""))
+        content = board.content(self._visit(viewer, query, here))
         outcome = OUTCOMES.get(query.get("done", ""), "")
         live = address(f"/live/{board.name}", {name: value for name, value in query.items() if name != "done"})
         return self._html(request, "board.html", {**content, "shown": board, "outcome": outcome, "live": live})
@@ -128,6 +136,7 @@ class PageApp:
     async def _live(self, board: Board, request: Request) -> Response:
         async def answer() -> Response:
             viewer, query = self._viewers.viewer(request), _query_of(request)
+            refuse_foreign_work(request.headers, request.cookies.get(FORM_COOKIE, ""))
             self.streams.refuse_beyond(viewer.scope)
             content = partial(self._threads.run, viewer, self._draw_live, board, viewer, query, request)
 
@@ -150,12 +159,13 @@ class PageApp:
         content = board.content(self._visit(viewer, query))
         return self._drawn(request, f"{board.name}.html", {**content, "shown": board})
 
-    def _visit(self, viewer: Viewer, query: Mapping[str, str]) -> Visit:
-        return Visit(viewer, self._clients.client(viewer), self._answers, query, self._clock.now_s())
+    def _visit(self, viewer: Viewer, query: Mapping[str, str], here: bool = True) -> Visit:
+        return Visit(viewer, self._clients.client(viewer), self._answers, query, self._clock.now_s(), here)
 
     async def _spark(self, request: Request) -> Response:
         async def answer() -> Response:
             viewer, job = self._viewers.viewer(request), named_job(_query_of(request))
+            refuse_foreign_work(request.headers, request.cookies.get(FORM_COOKIE, ""))
 
             def draw() -> Response:
                 client = self._clients.client(viewer)
@@ -171,6 +181,7 @@ class PageApp:
     async def _explain(self, request: Request) -> Response:
         async def answer() -> Response:
             viewer, job = self._viewers.viewer(request), named_job(_query_of(request))
+            refuse_foreign_work(request.headers, request.cookies.get(FORM_COOKIE, ""))
 
             def draw() -> Response:
                 explanation = self._clients.client(viewer).explain(job.table, job.name, account=job.account)

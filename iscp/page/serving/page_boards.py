@@ -46,6 +46,10 @@ class JobSnapshot:
     fault: str = ""
 
 
+FOREIGN_SEARCH = "This search was not made by this page: press Search to make it."
+"""What is shown for an address with a search that another site may have led to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """One request for a board: who makes it, when (Unix seconds), with which parameters."""
@@ -55,6 +59,8 @@ class Visit:
     answers: HeldAnswers
     query: Query
     now_s: float
+    here: bool = True
+    """Whether it comes from a page of this origin: a link of another site costs no search."""
 
     def jobs(self) -> JobSnapshot:
         found = self.answers.newest(self.viewer, "jobs", _listed_jobs)
@@ -173,7 +179,9 @@ def _search(visit: Visit) -> Mapping[str, Any]:
     snapshot = visit.jobs()
     uri, text = wanted_of(visit.query)
     answer, fault = None, ""
-    if uri and text:
+    if uri and text and not visit.here:
+        fault = FOREIGN_SEARCH
+    elif uri and text:
         accounts = {job.account for job in snapshot.jobs if job.target == uri}
         account = accounts.pop() if len(accounts) == 1 else ""
         try:

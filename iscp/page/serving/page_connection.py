@@ -1,6 +1,6 @@
 """Connections to the page, bounded in number, and in time while a request has not come, or an answer is not taken.
 
-Nobody knows whose a connection is until its request has come.
+Nobody knows whose a connection is until its request has come: until then it gives way to others, as on the other ports.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from iscp.adapters.gateway.pending_connections import PENDING_MAX, Address, PendingConnections
 from iscp.adapters.tls.certificate_names import shown_names
 from iscp.page.serving.page_viewers import NAMES_STATE
 
 REQUEST_S = 10.0
 """Seconds that a request's head may take to come in; then the connection is closed."""
 
-CONNECTIONS_MAX = 256
-"""Connections at a time; a request on one more is answered with 503."""
+ANSWERS_MAX = 256
+"""Connections whose answer is under way or was the last; as many more may be pending (`PENDING_MAX`)."""
 
-SILENT_MAX = 128
-"""Connections whose request has not come among these; for one more the oldest of them is closed."""
+CONNECTIONS_MAX = ANSWERS_MAX + PENDING_MAX
+"""Connections at a time; a request on one more is answered with 503."""
 
 UNTAKEN_S = 10.0
 """Seconds for which a client may leave a part of an answer untaken, beyond what the kernel holds; then the connection
 is closed.
 """
 
-SOCKETS_MAX = 400
-"""Connections that are open at a time, with those that only begin TLS or are refused; one more is closed at once."""
+SOCKETS_MAX = CONNECTIONS_MAX + 128
+"""Connections that are open at a time, with those that are being refused or closed; one more is closed at once."""
 
 HEAD_BYTES_MAX = 32 * 1024
 """Bytes of a request's line and headers; with more the request is refused."""
@@ -40,22 +41,36 @@ class PageListener(socket.socket):
 
     def __init__(self, family: int) -> None:
         super().__init__(family, socket.SOCK_STREAM)
-        self._accepted: list[socket.socket] = []
+        self._pending = PendingConnections()
+        self._accepted: dict[Address, socket.socket] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection. Raises ConnectionAbortedError, with which loops go on, for one too many."""
         made, address = super().accept()
         if len(self._accepted) >= SOCKETS_MAX:
-            self._accepted = [each for each in self._accepted if each.fileno() >= 0]
+            self._accepted = {key: each for key, each in self._accepted.items() if each.fileno() >= 0}
         if len(self._accepted) >= SOCKETS_MAX:
             made.close()
             raise ConnectionAbortedError("there are too many connections")
-        self._accepted.append(made)
+        self._accepted[address] = made
+        self.await_request(address)
         return made, address
+
+    def await_request(self, address: Address) -> None:
+        """Have a connection give way to others until its next request is there."""
+        if (made := self._accepted.get(address)) is not None:
+            self._pending.enter(address, made)
+
+    def leave(self, address: Address) -> None:
+        """Its request is there, or it is closed."""
+        self._pending.leave(address)
 
 
 class PageConnection(H11Protocol):
     """HTTP/1.1 as uvicorn speaks it; what the certificate says stands in the state of each request."""
+
+    listener: PageListener
+    """The port: each has a class of its own (`connection_of`)."""
 
     _silent: asyncio.TimerHandle | None = None
     _untaken: asyncio.TimerHandle | None = None
@@ -68,9 +83,6 @@ class PageConnection(H11Protocol):
             shown = shown_names(secured.getpeercert(binary_form=True) or b"")
             self.app_state = {**self.app_state, NAMES_STATE: frozenset(shown.dns | shown.others)}
         self._await_request()
-        silent = [each for each in self.connections if isinstance(each, PageConnection) and each._silent is not None]
-        if len(silent) > SILENT_MAX:
-            min(silent, key=_due_s).cut_off()
 
     def data_received(self, data: bytes) -> None:
         if self._silent is None and not self._answering:
@@ -86,6 +98,11 @@ class PageConnection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stop_counting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self.listener.await_request(self._address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -105,7 +122,12 @@ class PageConnection(H11Protocol):
     def _await_request(self) -> None:
         self._silent = self.loop.call_later(REQUEST_S, self.cut_off)
 
+    @property
+    def _address(self) -> Address:
+        return tuple(self.transport.get_extra_info("peername") or ())
+
     def _stop_waiting(self) -> None:
+        self.listener.leave(self._address)
         if self._silent is not None:
             self._silent.cancel()
             self._silent = None
@@ -116,5 +138,6 @@ class PageConnection(H11Protocol):
             self._untaken = None
 
 
-def _due_s(connection: PageConnection) -> float:
-    return connection._silent.when() if connection._silent is not None else 0.0
+def connection_of(listener: PageListener) -> type[PageConnection]:
+    """Return the class of the connections of a port."""
+    return type("PortConnection", (PageConnection,), {"listener": listener})

@@ -98,6 +98,23 @@ def refuse_other_origin(headers: Mapping[str, str], form_key: str, cookie: str) 
         raise NotAuthorized(fault, field="form", remedy="Reload the page, and send it from there")
 
 
+def comes_from_here(headers: Mapping[str, str], cookie: str) -> bool:
+    """Return whether a request that costs work was made by a page of this origin, or by who typed its address.
+
+    A browser sends the cookie (FORM_COOKIE) to no request that another site makes. It sends `sec-fetch-site`, which
+    distinguishes ports as well, to addresses that it trusts alone.
+    """
+    return bool(cookie) and headers.get("sec-fetch-site", "") in ("", "same-origin", "none")
+
+
+def refuse_foreign_work(headers: Mapping[str, str], cookie: str) -> None:
+    """Raise NotAuthorized for what costs work unless it comes from here."""
+    if not comes_from_here(headers, cookie):
+        raise NotAuthorized(
+            "comes from no page of this origin", field="address", remedy="Open the page itself, and follow its link"
+        )
+
+
 def urlsplit_netloc(origin: str) -> str:
     """Return host and port of an origin in small letters; empty for `null` and nonsense."""
     try:

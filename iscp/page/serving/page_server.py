@@ -24,7 +24,7 @@ from iscp.core.values.errors import ConfigurationError
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import PageApp
 from iscp.page.serving.page_boards import OF_A_CLUSTER, Offer
-from iscp.page.serving.page_connection import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageConnection, PageListener
+from iscp.page.serving.page_connection import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageListener, connection_of
 from iscp.page.serving.page_viewers import Viewers
 from iscp.page.serving.viewer_calls import PageClients, ViewerClients
 from iscp.ports.system import Clock
@@ -103,7 +103,7 @@ class PageServer:
         self._clock = clock
         self._tls = tls
         self._address = settings.listen
-        self._socket: socket.socket | None = None
+        self._socket: PageListener | None = None
         self._connect = connect
         self._clients: ViewerClients | None = None
         self._answers: HeldAnswers | None = None
@@ -148,7 +148,7 @@ class PageServer:
         app = PageApp(
             self._clients, self._answers, viewers, self._clock, settings.cluster, settings.node_id, settings.offer
         )
-        self._server = uvicorn.Server(self._config(app))
+        self._server = uvicorn.Server(self._config(app, self._socket))
         self._thread = threading.Thread(target=self._serve, args=(self._server, app), name="iscp-page", daemon=True)
         self._thread.start()
         log.info("page.serving", extra={"address": self._address})
@@ -168,7 +168,7 @@ class PageServer:
         if self._clients is not None:
             self._clients.close()
 
-    def _config(self, app: PageApp) -> uvicorn.Config:
+    def _config(self, app: PageApp, listener: PageListener) -> uvicorn.Config:
         context = _renewed_context(self._tls) if self._tls is not None else None
 
         def given_context(config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
@@ -177,7 +177,7 @@ class PageServer:
 
         return uvicorn.Config(
             app.guarded,
-            http=PageConnection,
+            http=connection_of(listener),
             ws="none",
             lifespan="on",
             loop="none",

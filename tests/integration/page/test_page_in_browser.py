@@ -41,6 +41,7 @@ def page() -> Iterator[PageServer]:
 
 def opened(chromium: Browser, page: PageServer, path: str, **how: Any) -> Page:
     tab = chromium.new_context(**how).new_page()
+    tab.goto(f"http://{page.address}/")  # what costs work is done for pages of this origin alone
     tab.goto(f"http://{page.address}{path}")
     return tab
 

@@ -29,6 +29,7 @@ from iscp.adapters.delta.spark.jvm_launch import (
     properties_file,
     write_properties,
 )
+from iscp.adapters.system.file_replace import private_directory
 from iscp.core.values.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _own_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[P
 def _claim(settings: SparkSettings) -> TextIO:
     """Takes the work directory for this runtime, and empties what an earlier one left there."""
     try:
-        settings.work_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(settings.work_dir)
         hold = (settings.work_dir / "lock").open("w")
     except OSError as error:
         raise ConfigurationError(

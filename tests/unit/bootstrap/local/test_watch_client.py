@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -23,7 +24,7 @@ from iscp.core.values.watermark import Watermark
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import PageApp
 from iscp.page.serving.page_boards import BOARDS, OF_A_RUN
-from iscp.page.serving.page_viewers import Viewers
+from iscp.page.serving.page_viewers import FORM_COOKIE, Viewers
 from iscp.runtime.admin.target_figures import TargetFigures
 from iscp.runtime.local.job_registrar import RunOrders
 from iscp.runtime.local.local_run import failed
@@ -83,7 +84,8 @@ class Page:
         clients = WatchClients(WatchClient(self.jobs, self.elsewhere.reads()))
         viewers = Viewers(False, (), tls=False)
         app = PageApp(clients, HeldAnswers(clients, local.clock), viewers, local.clock, "", "run", OF_A_RUN)
-        self.client = TestClient(app.guarded, base_url="http://127.0.0.1", follow_redirects=False)
+        options: dict[str, Any] = {"base_url": "http://127.0.0.1", "cookies": {FORM_COOKIE: "key"}}
+        self.client = TestClient(app.guarded, follow_redirects=False, **options)
 
     def get(self, path: str, **query: str) -> str:
         answer = self.client.get(path, params=query)

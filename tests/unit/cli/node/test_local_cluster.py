@@ -167,3 +167,17 @@ def test_each_node_has_a_port_of_its_own_of_one_that_a_variable_names(setting: s
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "", "nonsense", "9464", "h:²"])
 def test_a_free_port_and_what_is_no_address_stay_as_they_are(address: str) -> None:
     assert node_environ({"ISCP_METRICS__LISTEN": address}, 2)["ISCP_METRICS__LISTEN"] == address
+
+
+def test_nobody_else_may_read_what_it_keeps(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "new")
+    layout.logs.mkdir(parents=True, mode=0o755)  # of an earlier release
+    layout.root.chmod(0o755)
+    with hold_directory(layout):
+        layout.create()
+    kept = [each for each in layout.root.iterdir() if each.is_dir()]
+    assert len(kept) == 3
+    assert [each.name for each in kept if each.stat().st_mode & 0o077] == []
+    fresh = Layout(tmp_path / "fresh")
+    with hold_directory(fresh):
+        assert fresh.root.stat().st_mode & 0o077 == 0

@@ -35,7 +35,7 @@ def browser(cluster: ViewedCluster, authentication: bool = False, **given: Any) 
     viewers = Viewers(authentication, ("lake.example",), tls=False)
     app = PageApp(cluster, HeldAnswers(cluster, clock), viewers, clock, "demo", "iscp-0")
     options: dict[str, Any] = {"base_url": "http://127.0.0.1", "headers": {"accept": "text/html"}, **given}
-    return TestClient(app.guarded, follow_redirects=False, **options)
+    return TestClient(app.guarded, follow_redirects=False, **{"cookies": {FORM_COOKIE: "a" * 43}, **options})
 
 
 def hostile_job() -> JobView:
@@ -400,6 +400,24 @@ def test_forms_of_other_sites_do_nothing(path: str, headers: dict[str, str]) -> 
         assert answer.status_code == 403
         assert post(client, path, {"verb": "pause", **JOB}, key="guessed").status_code == 403
     assert cluster.done == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "", "none"])
+@pytest.mark.parametrize("path", ["/search", "/explain", "/live/freshness", "/spark.svg"])
+def test_a_link_of_another_site_costs_no_work(path: str, site: str) -> None:
+    """Where a browser does not say from which site it comes, it has no cookie for another's."""
+    cluster = ViewedCluster([job_view(0)], found=SearchAnswer((), 1, NOW_S, 1))
+    query = {"index": "/lake/index", "text": "words"} if path == "/search" else JOB
+    cookies = {FORM_COOKIE: "a" * 43} if site in ("cross-site", "same-site") else {}
+    headers = {"accept": "text/html", **({"sec-fetch-site": site} if site else {})}
+    with browser(cluster, cookies=cookies, headers=headers) as client:
+        answer = client.get(path, params=query)
+    if path == "/search":
+        assert "press Search to make it" in answer.text
+        assert 'value="words"' in answer.text
+    else:
+        assert answer.status_code == 403
+    assert cluster.searched == []
 
 
 def test_an_index_is_searched_in_the_account_of_its_job() -> None:
