@@ -34,7 +34,7 @@ class FeedReader:
 
     def __init__(self, table: FeedTable, bytes_max: int | None = None) -> None:
         self._table = table
-        self._pages = PageReader(table.files, bytes_max)
+        self._pages = PageReader(table.uri, bytes_max)
         self._probe = DeltaProbe()
         self._probed: ProbeState | None = None
         with delta_faults(f"open the feed {table.uri}"):

@@ -26,7 +26,6 @@ from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX
 from iscp.adapters.delta.storage.locations import local_path, place
-from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.ulid import UlidPlace
 from iscp.changefeed.spark.frame import spark_place
 from iscp.changefeed.spark.functions import listed, ulid_of, ulid_text_of
@@ -123,7 +122,7 @@ def write_ordered(
 ) -> tuple[list[AddAction], int]:
     """Write a frame that has just the feed's columns, in an order that Spark knows, as `write_files` does."""
     _refuse_cut_times(frame)
-    files, home = files_of(place(uri)), spark_place(frame.sparkSession, uri)
+    home = spark_place(frame.sparkSession, uri)
     name = uuid.uuid4().hex
     staged, final = (f"{description.folder(shard)}/{kind}{name}" for kind in ("staged-", FILE_PREFIX))
     with _delete_after(f"{place(uri)}/{staged}"):
@@ -131,7 +130,7 @@ def write_ordered(
             ordered = frame.orderBy(*order) if order else frame
             row = F.struct(*_checked(frame, description.row))
             ordered.select(row.alias(ROW)).write.options(**_SORTED).parquet(f"{home}/{staged}")
-        sorted_files = sorted(read_footers(files, staged), key=lambda file: number_of(file.path))
+        sorted_files = sorted(read_footers(place(uri), staged), key=lambda file: number_of(file.path))
         count = sum(file.rows for file in sorted_files)
         if not count:
             return [], 0
@@ -142,7 +141,7 @@ def write_ordered(
                 numbered = _numbered(rows, sorted_files, description, first, stamp)
                 numbered.write.options(**_FINAL).parquet(f"{home}/{final}")
             _delete_checksums(place(uri), final)
-            filled = [file for file in read_footers(files, final) if file.groups]
+            filled = [file for file in read_footers(place(uri), final) if file.groups]
             written = sorted(filled, key=lambda file: file.groups[0].first)
             return list(check_adds(written, description.partition(shard), first, count)), count
 

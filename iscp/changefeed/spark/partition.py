@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
+from iscp.adapters.delta.storage.bounded_parquet import open_parquet
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_files import groups_between
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
@@ -26,24 +25,23 @@ class FeedPart:
     upto: str
 
 
-def read_part(files: pafs.FileSystem, part: FeedPart, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_part(uri: str, part: FeedPart, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the part's rows with the columns of `schema`, file by file. Raises StorageError."""
     stored = [name for name in schema.names if name not in (FEED, SHARD)]
-    for rows in part_columns(files, part, [*stored, *([] if ULID_TEXT in stored else [ULID_TEXT])]):
+    for rows in part_columns(uri, part, [*stored, *([] if ULID_TEXT in stored else [ULID_TEXT])]):
         constants = {FEED: pa.repeat(part.feed, len(rows)), SHARD: pa.repeat(part.shard, len(rows))}
         columns = [constants[name] if name in constants else rows[name] for name in schema.names]
         yield pa.table(columns, names=schema.names).cast(schema)
 
 
-def part_columns(files: pafs.FileSystem, part: FeedPart, names: Sequence[str]) -> Iterator[pa.Table]:
+def part_columns(uri: str, part: FeedPart, names: Sequence[str]) -> Iterator[pa.Table]:
     """Yield columns of the part's files, with the ulids' texts among them, by row groups. Raises StorageError."""
     ulids = pc.field(ULID_TEXT)
     for path in part.paths:
         with (
             delta_faults(f"read {path}"),
-            files.open_input_file(path) as stream,
-            pq.ParquetFile(stream) as file,
+            open_parquet(uri, path, None) as file,
         ):
             for number in groups_between(file, part.after, part.upto):
-                group = file.read_row_group(number, columns=list(names))
+                group = file.read_groups([number], names, None)
                 yield group.filter((ulids > part.after) & (ulids <= part.upto))

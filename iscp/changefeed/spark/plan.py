@@ -125,7 +125,7 @@ class FeedPlan:
             return count, ulid_text((begin + count - 1).to_bytes(ULID_BYTES, "big"))
         part = FeedPart("", span[0].shard, tuple(file.path for file in span), after, upto)
         found = pa.concat_tables(
-            [_ULIDS.empty_table(), *part_columns(self._table.files, part, _ULIDS.names)], promote_options="permissive"
+            [_ULIDS.empty_table(), *part_columns(self._table.uri, part, _ULIDS.names)], promote_options="permissive"
         )
         found = found.sort_by(ULID_TEXT)[:limit]
         return len(found), found[ULID_TEXT][-1].as_py() if len(found) else after

@@ -25,7 +25,6 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE
 from iscp.adapters.delta.storage.locations import place
-from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.spark.partition import FeedPart, read_part
 from iscp.core.values.errors import InvalidRequest
@@ -114,7 +113,7 @@ class _PartReader:
         if partition is None:  # of nothing at all, pyspark makes one that is none
             return
         assert isinstance(partition, PlannedPart)
-        for rows in read_part(files_of(self._uri), partition.part, to_arrow_schema(self._schema)):
+        for rows in read_part(self._uri, partition.part, to_arrow_schema(self._schema)):
             yield from rows.to_batches(BATCH_ROWS_MAX)
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
+from iscp.adapters.delta.storage.bounded_parquet import open_parquet
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
 from iscp.changefeed.table.feed_schema import ULID_TEXT
 from iscp.changefeed.table.file_writer import file_stats
@@ -46,26 +47,24 @@ def number_of(path: str) -> int:
     return int(path.rpartition("/")[2].split("-")[1])
 
 
-def read_footers(files: pafs.FileSystem, directory: str) -> list[FileFooter]:
-    """Return the footers of all files in a directory. Raises StorageError."""
+def read_footers(uri: str, directory: str) -> list[FileFooter]:
+    """Return the footers of all files in a directory of the table at `uri`. Raises StorageError."""
     with delta_faults(f"list {directory}"):
-        found = files.get_file_info(pafs.FileSelector(directory))
+        found = files_of(uri).get_file_info(pafs.FileSelector(directory))
         paths = [each.path for each in found if each.is_file and each.path.endswith(".parquet")]
         with ThreadPoolExecutor(FOOTER_READERS, "iscp-feed-footer") as pool:
-            return list(pool.map(partial(_read_footer, files), paths))
+            return list(pool.map(partial(_read_footer, uri), paths))
 
 
-def _read_footer(files: pafs.FileSystem, path: str) -> FileFooter:
-    with files.open_input_file(path) as stream:
-        size = stream.size()
-        found = pq.read_metadata(stream)
-    names = [found.schema.column(number).path for number in range(len(found.schema))]
-    if ULID_TEXT not in names:
-        return FileFooter(path, size, found.num_rows)
-    column = names.index(ULID_TEXT)
-    groups = map(found.row_group, range(found.num_row_groups))
-    bounds = ((group.num_rows, group.column(column).statistics) for group in groups)
-    return FileFooter(path, size, found.num_rows, tuple(UlidGroup(rows, each.min, each.max) for rows, each in bounds))
+def _read_footer(uri: str, path: str) -> FileFooter:
+    with open_parquet(uri, path, None) as file:
+        size, rows = file.size, file.metadata.num_rows
+        if ULID_TEXT not in file.schema_arrow.names:
+            return FileFooter(path, size, rows)
+        counts = [file.metadata.row_group(number).num_rows for number in file.groups]
+        bounds = [each.text_bounds or ("", "") for each in file.chunks(ULID_TEXT)]
+    groups = (UlidGroup(count, *each) for count, each in zip(counts, bounds, strict=True))
+    return FileFooter(path, size, rows, tuple(groups))
 
 
 def check_adds(

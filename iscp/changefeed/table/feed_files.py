@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.add_actions import add_actions_of
+from iscp.adapters.delta.storage.bounded_parquet import BoundedParquet
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 
 BEFORE_ALL, BEHIND_ALL = "", "~"
@@ -84,12 +84,11 @@ def list_files(table: DeltaTable) -> pa.Table:
     return found.set_column(found.column_names.index("shard"), "shard", found["shard"].cast(pa.int32()))
 
 
-def groups_between(file: pq.ParquetFile, after: str, upto: str = BEHIND_ALL) -> Iterator[int]:
+def groups_between(file: BoundedParquet, after: str, upto: str = BEHIND_ALL) -> Iterator[int]:
     """Yield the row groups that may have ulids behind `after` and up to `upto`; all of a file that has no bounds."""
-    column = file.schema_arrow.names.index(ULID_TEXT)
-    for number in range(file.num_row_groups):
-        bounds = file.metadata.row_group(number).column(column).statistics
-        if bounds is None or not bounds.has_min_max or (bounds.max > after and bounds.min <= upto):
+    for number, chunk in enumerate(file.chunks(ULID_TEXT)):
+        bounds = chunk.text_bounds
+        if bounds is None or (bounds[1] > after and bounds[0] <= upto):
             yield number
 
 

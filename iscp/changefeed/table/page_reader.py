@@ -7,25 +7,30 @@ compaction has left may be in any order, and is read whole.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.storage.bounded_parquet import BoundedParquet, TooLargeError, decoded_bytes, open_parquet
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, groups_between, overlapping
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
 from iscp.core.values.argument_checks import require
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.untrusted_values import error_text
 
 READ_ROWS_MAX = 1_000_000
 """Rows of one page; a request for more is refused."""
+
+GROUP_BYTES_MIN = 32 * 1024**2
+"""Bytes of memory that a row group may always take which is read for a page, however few bytes the page may have."""
 
 OPEN_FILES_MAX = 2
 """Files read in part whose last row group a reader keeps for its next page; of others it is read again."""
@@ -55,8 +60,8 @@ class PageReader:
     is refused; None: there is no bound.
     """
 
-    def __init__(self, files: pafs.FileSystem, bytes_max: int | None = None) -> None:
-        self._files = files
+    def __init__(self, uri: str, bytes_max: int | None = None) -> None:
+        self._uri = uri
         self._listed = FeedFiles()
         self._begun: OrderedDict[str, _OrderedFile] = OrderedDict()
         self._sorted = _Sorted([], "", pa.table({}))
@@ -80,7 +85,7 @@ class PageReader:
         self._share = _Share(self._bytes_max)
         with delta_faults("read a feed"):
             for span in overlapping(self._listed.between(table, cursor)):
-                if rows >= limit or (rows and self._share.used_up):
+                if rows >= limit or self._share.used_up:
                     break
                 shard = span[0].shard
                 page = self._read(span, reached.get(shard, BEFORE_ALL), limit - rows)
@@ -94,70 +99,100 @@ class PageReader:
     def _read(self, span: Sequence[FeedFile], after: str, limit: int) -> pa.Table:
         file, paths = span[0], [file.path for file in span]
         in_order = len(paths) == 1 and file.path.rpartition("/")[2].startswith(FILE_PREFIX)
-        rows = self._part(file.path, after, limit) if in_order else self._whole(paths, after, limit)
+        rows = self._part(file, after, limit) if in_order else self._whole(span, paths, after, limit)
         rows = rows.append_column(SHARD, pa.array([file.shard] * len(rows), pa.int32()))
         return rows.append_column(FEED, pa.array([file.feed] * len(rows), pa.string()))
 
-    def _whole(self, paths: list[str], after: str, limit: int) -> pa.Table:
+    def _whole(self, span: Sequence[FeedFile], paths: list[str], after: str, limit: int) -> pa.Table:
         """Return the next rows of files that are read whole, and cached until others are: the next page goes on
         there.
         """
         if self._sorted.paths != paths or after < self._sorted.after:
-            self._sorted = _Sorted(paths, after, self._read_whole(paths, after))
+            self._sorted = _Sorted(paths, after, self._read_whole(span, after))
         rows = self._sorted.rows
         rows = rows.filter(pc.greater(rows[ULID_TEXT], after))
         self._sorted = _Sorted(paths, after, rows)
         return rows.slice(0, limit)
 
-    def _read_whole(self, paths: Sequence[str], after: str) -> pa.Table:
-        found, size = [], 0
-        for path in paths:
-            with self._files.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
-                size += sum(_decoded_bytes(file, number) for number in range(file.num_row_groups))
-                self._share.count(size, path)
-                rows = file.read()
-            found.append(rows.filter(pc.greater(rows[ULID_TEXT], after)))
+    def _read_whole(self, span: Sequence[FeedFile], after: str) -> pa.Table:
+        found = []
+        for each in span:
+            with _opened(self._uri, each) as file:
+                for number in file.groups:
+                    group = self._share.read(file, number, each.path)
+                    rows = group.filter(pc.greater(group[ULID_TEXT], after))
+                    found.append(self._share.all_of(rows, each.path).cast(file.schema_arrow))
         return _sorted(pa.concat_tables(found, promote_options="permissive"))
 
-    def _part(self, path: str, after: str, limit: int) -> pa.Table:
-        file = self._begun.pop(path, None) or _OrderedFile(self._files, path)
+    def _part(self, about: FeedFile, after: str, limit: int) -> pa.Table:
+        file = self._begun.pop(about.path, None) or _OrderedFile(self._uri, about)
         rows = file.behind(after, limit, self._share)
-        if len(rows) == limit:  # there may be more
-            self._begun[path] = file
+        if len(rows) == limit or self._share.used_up:  # there may be more
+            self._begun[about.path] = file
             if len(self._begun) > OPEN_FILES_MAX:
                 self._begun.popitem(last=False)
         return rows
 
 
 class _Share:
-    """The bytes that were read for one page, by what files say of their parts once these are decoded."""
+    """The bytes that were read for one page, and those of its rows once each has its own texts."""
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max
-        self._read = 0
+        self._read = self._given = 0
+        self._cut = False
 
     @property
     def used_up(self) -> bool:
-        return self._bytes_max is not None and self._read >= self._bytes_max
+        return self._cut or (self._bytes_max is not None and max(self._read, self._given) >= self._bytes_max)
 
-    def count(self, size: int, path: str) -> None:
-        """Count what is read at once. Raises PermanentError where that alone is more than a page may read."""
-        if self._bytes_max is not None and size > self._bytes_max:
-            raise PermanentError(
-                f"{path} has {size} bytes that are only read at once, and a page reads {self._bytes_max} here",
-                remedy="Read the feed where it lies: `iscp feed tail URI`, or iscp.changefeed",
-                code=ErrorCode.TABLE_UNREADABLE,
-            )
-        self._read += size
+    def read(self, file: BoundedParquet, number: int, path: str) -> pa.Table:
+        """Read a row group; its texts may be references to a dictionary. Raises PermanentError where that alone takes
+        more than a page may read.
+        """
+        room = None if self._bytes_max is None else max(self._bytes_max, GROUP_BYTES_MIN)
+        try:
+            rows = file.read_groups([number], file.schema_arrow.names, room, use_threads=False)
+        except TooLargeError:
+            raise self._too_large(path) from None
+        self._read += rows.nbytes
+        return rows
+
+    def all_of(self, rows: pa.Table, path: str) -> pa.Table:
+        """Count rows that are only given at once. Raises PermanentError where they have more bytes than a page."""
+        self._given += _bytes_of(rows)
+        if self._bytes_max is not None and self._given > self._bytes_max:
+            raise self._too_large(path)
+        return rows
+
+    def first_of(self, rows: pa.Table, path: str) -> pa.Table:
+        """Return the first rows that the page may still have. Raises PermanentError where one has more than a page."""
+        if self._bytes_max is None or not len(rows):
+            return rows
+        if (size := _bytes_of(rows)) > self._bytes_max - self._given:
+            self._cut = True
+            fit = bisect_right(range(len(rows)), self._bytes_max - self._given, key=lambda n: _bytes_of(rows[: n + 1]))
+            if not fit and not self._given:
+                raise self._too_large(path)
+            rows = rows[:fit]
+            size = _bytes_of(rows)
+        self._given += size
+        return rows
+
+    def _too_large(self, path: str) -> PermanentError:
+        return PermanentError(
+            f"{path} has more bytes that are only read at once than the {self._bytes_max} that a page reads here",
+            remedy="Read the feed where it lies: `iscp feed tail URI`, or iscp.changefeed",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
 
 
 class _OrderedFile:
     """A file whose rows are in the order of their ulids, in row groups that state their bounds."""
 
-    def __init__(self, files: pafs.FileSystem, path: str) -> None:
-        self._files = files
-        self._path = path
-        self._metadata: pq.FileMetaData | None = None
+    def __init__(self, uri: str, about: FeedFile) -> None:
+        self._uri = uri
+        self._about = about
         self._number, self._group = -1, pa.table({})
 
     @property
@@ -166,27 +201,36 @@ class _OrderedFile:
 
     def behind(self, after: str, limit: int, share: _Share) -> pa.Table:
         """Return the first `limit` rows behind a ulid, or fewer where `share` is used up."""
-        with (
-            self._files.open_input_file(self._path) as stream,
-            pq.ParquetFile(stream, metadata=self._metadata) as file,
-        ):
-            self._metadata = file.metadata
+        with _opened(self._uri, self._about) as file:
             found, rows = [file.schema_arrow.empty_table()], 0
             for number in groups_between(file, after):
                 if number != self._number:
-                    share.count(_decoded_bytes(file, number), self._path)
-                    self._number, self._group = number, file.read_row_group(number, use_threads=False)
+                    self._number, self._group = number, share.read(file, number, self._about.path)
                 passed = pc.sum(pc.less_equal(self._group[ULID_TEXT], after)).as_py()
-                found.append(self._group.slice(passed, limit - rows))
-                rows += len(found[-1])
-                if rows == limit or (rows and share.used_up):
+                part = share.first_of(self._group.slice(passed, limit - rows), self._about.path)
+                found.append(part.cast(file.schema_arrow))
+                rows += len(part)
+                if rows == limit or share.used_up:
                     break
         return pa.concat_tables(found)
 
 
-def _decoded_bytes(file: pq.ParquetFile, number: int) -> int:
-    """Return the size of a row group before compression, as the file says it."""
-    return int(file.metadata.row_group(number).total_byte_size)
+@contextmanager
+def _opened(uri: str, file: FeedFile) -> Iterator[BoundedParquet]:
+    """Open a file of a feed. Raises PermanentError where it is damaged."""
+    try:
+        with open_parquet(uri, file.path, file.size) as opened:
+            yield opened
+    except pa.ArrowException as error:
+        raise PermanentError(
+            f"{file.path} of the feed {uri} is damaged: {error_text(error)}",
+            remedy="Restore the file from a backup; or let the job write the feed again: `iscp-admin job resync`",
+            code=ErrorCode.TABLE_UNREADABLE,
+        ) from error
+
+
+def _bytes_of(rows: pa.Table) -> int:
+    return sum(map(decoded_bytes, rows.columns))
 
 
 def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:

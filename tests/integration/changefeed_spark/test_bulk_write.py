@@ -47,7 +47,7 @@ def commit(uri: str, frame: DataFrame, order_by: Order = (), shard: int = 0, ope
 
 def read(uri: str) -> pa.Table:
     table = open_delta(uri)
-    return PageReader(opened(uri).files).page(table, {}, READ_ROWS_MAX).rows
+    return PageReader(opened(uri).uri).page(table, {}, READ_ROWS_MAX).rows
 
 
 def ids(uri: str) -> list[int]:

@@ -32,7 +32,7 @@ from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path, place
-from iscp.adapters.delta.storage.table_files import files_of
+from iscp.adapters.delta.storage.table_files import open_input
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.values.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError
 from iscp.core.values.untrusted_values import error_text
@@ -150,11 +150,10 @@ def find_fault(uri: str, table: DeltaTable | None) -> str:
         return f"{found.path} {found.why}"
     if table is None:
         return ""
-    files = files_of(uri)
     for name in add_actions_of(table).column("path").to_pylist():
         try:
-            with files.open_input_file(name) as file:
-                pq.read_table(file)
+            with open_input(uri, name, None) as file:
+                pq.read_table(pa.BufferReader(file.read()))
         except FileNotFoundError:
             return f"{uri}/{name} is missing"
         except (OSError, pa.ArrowException) as error:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.commits import log_of, version_of
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.table_files import files_of
+from iscp.adapters.delta.storage.bounded_parquet import TooLargeError, open_parquet
 
 HINT = "_last_checkpoint"
 HINT_BYTES_MAX = 1024**2
 """Bytes of a log's hint which checkpoint is its newest; one that has more is not read."""
+
+CHECKPOINT_GROUP_BYTES_MAX = 1024**3
+"""Bytes of memory that a row group of a checkpoint may take here; one that takes more counts as damaged."""
 
 CHECKED_MAX = 20
 """Commits and checkpoints of a log, the newest, among which is searched for one that deltalake cannot read; older ones
@@ -38,27 +39,27 @@ def hinted_version(uri: str) -> int:
 
 def damage_of_checkpoints(uri: str) -> tuple[str, str] | None:
     """The newest of a log's checkpoints that is damaged, by its path, and what is wrong with it; None: none is."""
-    store = files_of(uri)
     try:
         names = [name for name in files.names(log_of(uri)) if version_of(name, checkpoints=True) is not None]
         for name in sorted(names, reverse=True)[:CHECKED_MAX]:
-            if name.endswith(".parquet") and (damage := _damage(store, f"_delta_log/{name}")):
+            if name.endswith(".parquet") and (damage := _damage(uri, name)):
                 return f"{log_of(uri)}/{name}", damage
     except OSError:
         return None
     return None
 
 
-def _damage(store: pafs.FileSystem, path: str) -> str:
+def _damage(uri: str, name: str) -> str:
     """Return what is wrong with a checkpoint, by its footer and all of its rows, or an empty string if it is whole.
 
     No more than a row group is in memory at a time.
     """
     try:
-        with store.open_input_file(path) as file:
-            parquet = pq.ParquetFile(file)
-            for number in range(parquet.num_row_groups):
-                parquet.read_row_group(number)
+        with open_parquet(log_of(uri), name, None) as file:
+            for number in file.groups:
+                file.read_groups([number], file.schema_arrow.names, CHECKPOINT_GROUP_BYTES_MAX)
+    except TooLargeError:
+        return f"a row group of it takes more than {CHECKPOINT_GROUP_BYTES_MAX // 1024**2} MiB of memory"
     except (pa.ArrowException, ValueError, OSError) as error:
         return str(error)
     return ""

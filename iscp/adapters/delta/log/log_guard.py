@@ -13,21 +13,24 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
 from iscp.adapters.delta.log.commits import log_of
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bounded_parquet import TooLargeError, open_parquet
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.parquet_footer import OddFooterError, check_footer
 from iscp.adapters.delta.storage.regular_files import RefusedFileError, require_size
-from iscp.adapters.delta.storage.table_files import files_of
 
 CHECKPOINT_BYTES_MAX = 4 * 1024**3
 """Bytes of a checkpoint's file, of which a large table has hundreds; a log with a larger one is not opened."""
 
 CHECKS_CACHED_MAX = 4_096
 """Checkpoints' files that are known to be in order; of more the longest unused are gone over again."""
+
+SIDECARS_BYTES_MAX = 256 * 1024**2
+"""Bytes of memory that what a row group of a checkpoint says of sidecars may take; a log with more is not opened."""
 
 SIDECARS_MAX = 10_000
 """Files that a checkpoint of version 2 may name; a log with one that names more is not opened."""
@@ -40,7 +43,6 @@ _NEWEST = "9" * 20
 _SIDECARS = "_sidecars"
 _SIDECAR_PATH = "sidecar.path"
 _PLAIN_NAME = re.compile(r"[\w=.-]+\.parquet", re.ASCII)
-_BATCH_ROWS = 65_536
 
 Stamp = tuple[int, ...]
 
@@ -111,19 +113,22 @@ def _sidecars_in(uri: str, name: str) -> set[str]:
     """Return the names of a checkpoint's sidecars; none for a file that is not Parquet, as whoever opens it reports
     that.
     """
+    path = f"{log_of(uri)}/{name}"
     try:
-        with files_of(uri).open_input_file(f"_delta_log/{name}") as opened:
-            known = pq.ParquetFile(opened).metadata
-            if _SIDECAR_PATH not in [known.schema.column(place).path for place in range(len(known.schema))]:
+        with open_parquet(log_of(uri), name, None) as file:
+            if "sidecar" not in file.schema_arrow.names:
                 return set()
-            file = pq.ParquetFile(opened, metadata=known, read_dictionary=[_SIDECAR_PATH])
             found: set[str] = set()
-            for rows in file.iter_batches(_BATCH_ROWS, columns=[_SIDECAR_PATH]):
-                paths = pa.chunked_array([rows["sidecar"].field("path")]).unique()
+            for number in file.groups:
+                rows = file.read_groups([number], ["sidecar"], SIDECARS_BYTES_MAX, [_SIDECAR_PATH])
+                paths = pc.struct_field(rows["sidecar"].combine_chunks(), "path").unique()
                 found.update(each for each in paths.to_pylist() if each is not None)
                 if len(found) > SIDECARS_MAX:
                     break
             return found
+    except TooLargeError:
+        why = f"names sidecars by more than {SIDECARS_BYTES_MAX} bytes in a row group"
+        raise RefusedFileError(path, why) from None
     except (pa.ArrowException, ValueError):
         return set()
 

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.deletion_vectors import Places
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.data_file import CachedRows, DataFile, RowGroup
+from iscp.adapters.delta.rows.data_file import ROWS_BYTES_MAX, CachedRows, DataFile, RowGroup
 from iscp.adapters.delta.rows.key_bounds import may_hold
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
+from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.ports.source import ChangesUnavailableError
 
 SEARCHED_BYTES_MAX = 8 * 1024**3
@@ -100,13 +101,14 @@ def find_keys(
     with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:
         # To hand over what is cached already takes longer than to search it.
         each = map if all(file.is_small for file in files) else pool.map
-        found = list(each(lambda file: _with_keys(file, steps, schema, rows_max), files if len(keys) else ()))
+        room = Allowance(ROWS_BYTES_MAX)
+        found = list(each(lambda file: _with_keys(file, steps, schema, rows_max, room), files if len(keys) else ()))
     rows = pa.concat_tables([schema.empty_table(), *(part for _, parts in found for part in parts)])
     return [places for places, _ in found] or [_none() for _ in files], rows
 
 
 def _with_keys(
-    file: DataFile, steps: Sequence[_Step], schema: pa.Schema, rows_max: int
+    file: DataFile, steps: Sequence[_Step], schema: pa.Schema, rows_max: int, room: Allowance
 ) -> tuple[Places, list[pa.Table]]:
     places, rows, count = [_none()], [], 0
     if not all(step.may_be_in(file) for step in steps):
@@ -121,7 +123,7 @@ def _with_keys(
                 raise NotReadableHere
             if len(at):
                 places.append(at + group.begin)
-                rows.append(group.read(schema, at))
+                rows.append(group.read(schema, at, room))
     return np.concatenate(places), rows
 
 

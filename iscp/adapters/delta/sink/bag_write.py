@@ -21,7 +21,7 @@ from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, State
 from iscp.adapters.delta.rows.data_file import DataFile, open_files
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.row_cache import ROW_CACHE, RowCache
-from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, find_rows
+from iscp.adapters.delta.rows.row_search import CANDIDATES_MAX, SEARCHED_BYTES_MAX, find_keys, find_rows
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
 from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit, rows_of
 from iscp.adapters.delta.spark.text_bytes import are_utf8
@@ -209,7 +209,9 @@ def _open(uri: str, state: TableState, cache: RowCache) -> _Table:
 
 def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:
     """Return the places of the rows that the file still has, and these rows."""
-    places = np.setdiff1d(np.arange(rows_of(file)), file.gone, assume_unique=True)
+    if (rows := rows_of(file)) > CANDIDATES_MAX:  # its statistics may say anything
+        raise NotReadableHere
+    places = np.setdiff1d(np.arange(rows), file.gone, assume_unique=True)
     with file.open_cached(schema) as groups:
         parts = [group.read(schema, places[slice(*np.searchsorted(places, [group.begin, group.end]))] - group.begin)
                  for group in groups]  # fmt: skip

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
+from iscp.adapters.delta.rows.parquet_files import ParquetRows
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.core.values.errors import FileLost, PermanentError
 from iscp.ports.source import ChangesUnavailableError

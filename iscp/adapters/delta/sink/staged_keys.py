@@ -8,13 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from iscp.adapters.delta.rows.net_changes import has_own_keys
 from iscp.adapters.delta.sink.staging import staged_paths, staged_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError, open_parquet
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
-from iscp.adapters.delta.storage.table_files import files_of
 from iscp.adapters.system.late_imports import F
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.sink import Manifest
@@ -50,12 +49,16 @@ def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest]
 
 def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table | None:
     """Return the key columns of the files, or None if they take more memory than they are allowed."""
-    store, left = files_of(uri), KEYS_CACHED_BYTES_MAX
-    parts: list[pa.Table] = []
+    allowance, parts = Allowance(KEYS_CACHED_BYTES_MAX), list[pa.Table]()
 
     def read(path: str) -> pa.Table:
-        with store.open_input_file(path) as source:
-            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(list(names))
+        with (
+            open_parquet(uri, path, None) as file,
+            allowance.reserved(file.decoded_bytes_max(file.groups, names, allowance.left)),
+        ):
+            rows = file.read_groups(file.groups, names, None)
+            allowance.take(rows.nbytes)
+            return rows
 
     with (
         direct_work(),
@@ -63,9 +66,8 @@ def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table
         ThreadPoolExecutor(FILES_AT_ONCE, "iscp-keys") as pool,
     ):
         for start in range(0, len(paths), FILES_AT_ONCE):
-            some = list(pool.map(read, paths[start : start + FILES_AT_ONCE]))
-            left -= sum(part.nbytes for part in some)
-            if left < 0:
+            try:
+                parts += pool.map(read, paths[start : start + FILES_AT_ONCE])
+            except TooLargeError:
                 return None
-            parts += some
         return pa.concat_tables(parts)

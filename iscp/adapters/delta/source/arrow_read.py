@@ -23,9 +23,10 @@ from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
-from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
+from iscp.adapters.delta.rows.parquet_files import ParquetRows
 from iscp.adapters.delta.source.marked_rows import UnreadVectorError, find_changed_places
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.system.late_imports import T
 from iscp.core.sql.sql_names import reserved_names

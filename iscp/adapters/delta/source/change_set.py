@@ -29,7 +29,6 @@ from iscp.adapters.delta.rows.net_changes import (
     net_by_spark,
     unhashable,
 )
-from iscp.adapters.delta.rows.parquet_files import TooLargeError
 from iscp.adapters.delta.rows.plain_condition import passing_rows
 from iscp.adapters.delta.source.arrow_read import NotDirectError, has_special_texts
 from iscp.adapters.delta.source.update_counts import find_lost_rows
@@ -38,6 +37,7 @@ from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, utf8_rows
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
+from iscp.adapters.delta.storage.bounded_parquet import TooLargeError
 from iscp.adapters.system.late_imports import F, T
 from iscp.core.job.usage import UsagePart
 from iscp.core.rows.netting import ABSENT_BEFORE, Op

@@ -14,7 +14,6 @@ from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_files, load_plain_state
 from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
-from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.rows.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
@@ -25,6 +24,7 @@ from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.adapters.system.late_imports import F
 from iscp.core.job.iteration import Bounds
 from iscp.core.job.usage import UsagePart

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.commits import ChangeFile, Descriptor
 from iscp.adapters.delta.log.deletion_vectors import Places, load_vector
-from iscp.adapters.delta.rows.parquet_files import Allowance
+from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.core.values.errors import PermanentError, StorageError
 
 _READ_HERE = ("i", "u")

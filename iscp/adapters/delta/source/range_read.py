@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from iscp.adapters.delta.log.commits import ChangeFile
 from iscp.adapters.delta.log.readable_files import require_readable
-from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.rows.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frames_of_places, open_log
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.adapters.system.late_imports import F, frame_of_java
 from iscp.core.build.build_pieces import RangeFiles, SnapshotFile, files_in_range, row_spans
 from iscp.core.values.errors import InvalidRequest, StorageError

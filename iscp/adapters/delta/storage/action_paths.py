@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from iscp.adapters.delta.storage.locations import S3, followed_places, followed_root, on_s3, place, s3_place
 from iscp.adapters.delta.storage.parquet_footer import END_BYTES, OddFooterError, require_short_footer
-from iscp.adapters.delta.storage.regular_files import RefusedFileError, open_regular
+from iscp.adapters.delta.storage.regular_files import RefusedFileError, open_below
 from iscp.core.access.account_roots import lies_below
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
 
@@ -120,30 +120,29 @@ def require_files(uri: str, paths: Iterable[str], reach: Reach = REACH) -> None:
     top, folders = place(uri), {""}
     for path in paths:
         if lies_elsewhere(path):
-            at = reach.follow(uri, path)
+            below, _, named = reach.follow(uri, path).rpartition("/")
         else:
-            named = path_below(path)
+            below, named = top, path_below(path)
             if (folder := posixpath.dirname(named)) not in folders:
                 _require_no_way_out(top, named, path)
                 folders.add(folder)
-            at = f"{top}/{named}"
-        if not at.startswith(S3):
-            _require_openable(at)
+        if not below.startswith(S3):
+            _require_openable(below or "/", named)
 
 
-def _require_openable(at: str) -> None:
-    folder, name = posixpath.split(at)
-    for path in (at, f"{folder}/.{name}.crc"):
+def _require_openable(below: str, named: str) -> None:
+    folder, name = posixpath.split(named)
+    for each in (named, posixpath.join(folder, f".{name}.crc")):
         try:
-            with open_regular(path) as (handle, about):
-                if path == at:
+            with open_below(below, each) as (handle, about):
+                if each == named:
                     require_short_footer(os.pread(handle, END_BYTES, max(0, about.st_size - END_BYTES)))
         except FileNotFoundError:
             continue
         except OddFooterError as error:
-            raise _unreadable(path, str(error)) from error
+            raise _unreadable(f"{below}/{each}", str(error)) from error
         except RefusedFileError as error:
-            raise _unreadable(path, str(error.strerror)) from error
+            raise _unreadable(f"{below}/{each}", str(error.strerror)) from error
 
 
 def _unreadable(path: str, why: str) -> StorageError:

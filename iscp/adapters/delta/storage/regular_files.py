@@ -1,7 +1,9 @@
 """Opens local files that somebody else may have put there: regular ones alone, without waiting, up to a size.
 
 Whoever writes a table's files may put a pipe there, which holds up everybody who opens it, a device without an end, or
-a link to a file that is none of the table's.
+a link to a file that is none of the table's, as the file or as a directory that leads to it. A hard link is a file like
+any other: the kernel lets only those make one who may read and write the file (`fs.protected_hardlinks`, which is on by
+default), and they could copy it as well.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 REFUSED_REMEDY = "Put the file itself in its place, or restore it from a backup"
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a pipe",
@@ -37,11 +40,55 @@ def open_regular(path: str, bytes_max: int | None = None) -> Iterator[tuple[int,
     """Yield a descriptor of the file, and its status. Raises OSError, RefusedFile where it is no regular file, or
     larger.
     """
+    with _open(path, path, None, bytes_max) as opened:
+        yield opened
+
+
+@contextmanager
+def open_below(top: str, named: str, bytes_max: int | None = None) -> Iterator[tuple[int, os.stat_result]]:
+    """Yield the same of a file that is `named` by its path below the directory `top`, of which no part may be a link.
+
+    Each directory is opened from within the one before it, so that none can be replaced by a link meanwhile. `top` may
+    be behind links. Raises as `open_regular`, and the same whether there is a file behind a link or not.
+    """
+    path, (*folders, name) = f"{top}/{named}", named.split("/")
+    if not folders:
+        with _open(path, path, None, bytes_max) as opened:
+            yield opened
+        return
+    at, folder = top, os.open(top, _FOLDER_FLAGS & ~os.O_NOFOLLOW)
     try:
-        handle = os.open(path, _FLAGS)
+        for each in folders:
+            at, above = f"{at}/{each}", folder
+            folder = _open_folder(at, each, above)
+            os.close(above)
+        with _open(path, name, folder, bytes_max) as opened:
+            yield opened
+    finally:
+        os.close(folder)
+
+
+def _open_folder(path: str, name: str, above: int) -> int:
+    try:
+        return os.open(name, _FOLDER_FLAGS, dir_fd=above)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            kind = stat.S_IFMT(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+            found = _KINDS.get(kind, "a file")
+            raise RefusedFileError(path, f"is {found}, where a directory belongs") from error
+        error.filename = path
+        raise
+
+
+@contextmanager
+def _open(path: str, name: str, folder: int | None, bytes_max: int | None) -> Iterator[tuple[int, os.stat_result]]:
+    """Open `name` in a folder; messages name the `path`."""
+    try:
+        handle = os.open(name, _FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            require_regular(path)
+            _require_regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        error.filename = path
         raise
     try:
         found = os.fstat(handle)

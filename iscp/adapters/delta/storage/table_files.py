@@ -1,18 +1,20 @@
-"""The files of a table that this process writes itself: where they are, and that they outlive a power loss."""
+"""The files of a table: the one way to open one that others may have written, and what this process writes itself."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
-from iscp.adapters.delta.storage.action_paths import path_below, place_of_file
+from iscp.adapters.delta.storage.action_paths import path_below
 from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.locations import S3, local_path
-from iscp.adapters.delta.storage.regular_files import open_regular
+from iscp.adapters.delta.storage.locations import S3, local_path, place
+from iscp.adapters.delta.storage.regular_files import open_below
 
 UNSAID_BYTES_MAX = 1024**2
 """Bytes that a data file may have beyond those that the log says; a larger one is not read without Spark."""
@@ -26,17 +28,38 @@ def files_of(uri: str) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(uri, options=table_options(uri) or {}))
 
 
-def open_input(uri: str, path: str, size: int | None) -> pa.NativeFile:
-    """Open a data file that whoever writes the table has put there, by its path and size as the log has them.
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of a table that is open; `read_at` returns so many bytes (2nd) from a place on (1st), fewer at its end."""
 
-    Raises FileNotFoundError, OSError, RefusedFile where it is no regular file, or a larger one, and StorageError where
-    the path leads out of the table.
+    path: str
+    size: int
+    read_at: Callable[[int, int], bytes]
+
+    def read(self) -> bytes:
+        """Return all of it, as much as it had when it was opened."""
+        parts, at = [], 0
+        while at < self.size and (part := self.read_at(at, self.size - at)):
+            parts.append(part)
+            at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@contextmanager
+def open_input(uri: str, path: str, size: int | None) -> Iterator[TableFile]:
+    """Open a file that whoever writes the table has put there, by its path and size as the log has them.
+
+    This is the one way to such a file (`tests/unit/test_table_files_only.py`): a regular one, below the table, to which
+    no link leads. Raises FileNotFoundError, OSError, RefusedFile where it is no such file, or a larger one, and
+    StorageError where the path leads out of the table.
     """
-    at = place_of_file(uri, path)
-    if at.startswith(S3):
-        return files_of(uri).open_input_file(path_below(path))
-    with open_regular(at, None if size is None else size + UNSAID_BYTES_MAX) as (handle, _):
-        return pa.PythonFile(os.fdopen(os.dup(handle), "rb", buffering=0), mode="r")
+    named, top = path_below(path), place(uri)
+    if top.startswith(S3):
+        with files_of(uri).open_input_file(named) as opened:
+            yield TableFile(f"{top}/{named}", opened.size(), lambda begin, length: opened.read_at(length, begin))
+        return
+    with open_below(top, named, None if size is None else size + UNSAID_BYTES_MAX) as (handle, about):
+        yield TableFile(f"{top}/{named}", about.st_size, lambda begin, length: os.pread(handle, length, begin))
 
 
 def sync(path: Path) -> None:

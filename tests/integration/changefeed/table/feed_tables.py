@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.system.clock import SystemClock
@@ -29,7 +28,7 @@ def append(feed: FeedTable, shard: int, who: str, number: int = 0, now_ms: int =
 
 
 def read(uri: str, cursor: dict[int, str] | None = None, limit: int = READ_ROWS_MAX) -> FeedPage:
-    return PageReader(SubTreeFileSystem(uri, LocalFileSystem())).page(open_delta(uri), cursor or {}, limit)
+    return PageReader(uri).page(open_delta(uri), cursor or {}, limit)
 
 
 def told(rows: pa.Table) -> list[tuple[str, int, int]]:

@@ -191,7 +191,7 @@ def test_a_reader_that_goes_back_in_a_compacted_file_gets_all_again(uri: str) ->
     for number in range(3):
         append(feed, 0, "a", number)
     DeltaTable(uri).optimize.compact()
-    pages, table = PageReader(feed.files), DeltaTable(uri)
+    pages, table = PageReader(feed.uri), DeltaTable(uri)
     first = pages.page(table, {}, 5)
     second = pages.page(table, first.cursor, 5)
     assert told(pages.page(table, {}, 10).rows) == told(first.rows) + told(second.rows)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.changefeed.table.feed_schema import create_feed_table
@@ -22,7 +21,7 @@ APPENDS = 9
 
 
 def reader_of(uri: str, bytes_max: int | None = None) -> PageReader:
-    return PageReader(SubTreeFileSystem(uri, LocalFileSystem()), bytes_max)
+    return PageReader(uri, bytes_max)
 
 
 def shards_of(page_rows: list[dict[str, object]]) -> dict[int, list[str]]:
@@ -88,13 +87,13 @@ def test_pages_that_read_few_bytes_have_every_row_once(uri: str) -> None:
     for number in range(6):
         append(feed, number % SHARDS, "a", number, now_ms=1_000 + number)
     whole = reader_of(uri).page(open_delta(uri), {}, READ_ROWS_MAX).rows.to_pylist()
-    # One file has more than half of this: a page ends within its second.
+    # All rows of an append have more than this: a page ends within it, and the next one goes on there.
     reader, cursor, read = reader_of(uri, group_bytes(uri) + 1), dict[int, str](), list[dict[str, object]]()
     lengths = []
     while len((page := reader.page(open_delta(uri), cursor, READ_ROWS_MAX)).rows):
         lengths.append(len(page.rows))
         read, cursor = [*read, *page.rows.to_pylist()], dict(page.cursor)
-    assert lengths == [2 * ROWS] * 3
+    assert max(lengths) < ROWS
     assert shards_of(read) == shards_of(whole)
 
 
@@ -104,7 +103,7 @@ def test_what_is_only_read_at_once_and_is_too_large_is_refused_by_name(uri: str)
     append(feed, 0, "a", 1)
     bound = group_bytes(uri)
     with pytest.raises(PermanentError, match="iscp feed tail") as refused:
-        reader_of(uri, bound - 1).page(open_delta(uri), {}, 1)
+        reader_of(uri, 10).page(open_delta(uri), {}, 1)
     assert refused.value.code is ErrorCode.TABLE_UNREADABLE
     assert len(reader_of(uri, bound).page(open_delta(uri), {}, 1).rows) == 1
     DeltaTable(uri).optimize.compact()

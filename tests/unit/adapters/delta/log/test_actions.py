@@ -18,8 +18,8 @@ from iscp.adapters.delta.log.action_fields import find_unclear
 from iscp.adapters.delta.log.actions import parse_actions, statistics_of
 from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_changed_files, read_commit, statistics_added
 from iscp.adapters.delta.rows.key_bounds import TableKeys
-from iscp.adapters.delta.rows.parquet_files import Allowance
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
+from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.core.values.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.commit_files import commit_path

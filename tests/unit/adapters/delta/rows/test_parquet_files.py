@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
+from iscp.adapters.delta.rows.parquet_files import ParquetRows
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.ports.source import ChangesUnavailableError
 
 ENCODINGS: list[dict[str, object]] = [

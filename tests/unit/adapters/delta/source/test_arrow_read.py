@@ -12,8 +12,8 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from iscp.adapters.delta.log.commits import read_changed_files
-from iscp.adapters.delta.rows.parquet_files import Allowance
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
+from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.ports.source import ChangesUnavailableError
 
 MEMORY = 1_000_000

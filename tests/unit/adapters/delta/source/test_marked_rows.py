@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import read_changed_files
 from iscp.adapters.delta.log.deletion_vectors import pack_vectors, vectors_path
-from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 MEMORY = 1_000_000
