@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.system.late_imports import F
+from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP, quoted
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ with DUPLICATE_KEY.
 """
 
 _ROWS = "_iscp_rows"
-_SHOWN = 3
+SHOWN = 3
+"""Keys that are shown of those that rows share."""
 
 
 def matches(first: str, second: str, columns: Sequence[str]) -> Column:
@@ -42,6 +44,17 @@ def differing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> DataF
         for name in wanted.columns
     ]
     return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))
+
+
+def frame_of_keys(keys: DataFrame, own: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return what `changes_of_keys` returns of tables."""
+    gone = keys.alias("k").join(own.alias("o"), matches("k", "o", key), "left_anti")
+    names = {name.lower() for name in key}
+    columns = [
+        (F.col(f"k.{quoted(name)}") if name.lower() in names else F.lit(None)).cast(kind).alias(name)
+        for name, kind in ((each.name, each.dataType) for each in own.schema.fields)
+    ]
+    return own.withColumn(OP, F.lit(Op.UPDATE)).unionByName(gone.select(*columns, F.lit(Op.DELETE).alias(OP)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +95,5 @@ def _describe(shared: DataFrame) -> Shared | None:
     rows = shared.agg(F.sum(_ROWS)).collect()[0][0]
     if not rows:
         return None
-    examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(_SHOWN).collect()]
+    examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(SHOWN).collect()]
     return Shared(shared, int(rows), "; ".join(examples))

@@ -21,7 +21,7 @@ from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared, Deleted, DeletionOrder, Sink
-from iscp.ports.source import Changes, ChangeSource
+from iscp.ports.source import Changes, ChangeSource, KeyedRows
 from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ class Retriever(Protocol):
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         """Return the net changes by `key` (TAIL), of the rows for which `where` holds."""
+
+    def keyed_rows(self) -> KeyedRows:
+        """Return the keys that have changed (TAIL), and all rows that the source has of them at `to`."""
 
     @property
     def inserts(self) -> DataFrame:

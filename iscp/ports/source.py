@@ -108,6 +108,23 @@ class ChangesUnavailableError(Exception):
     """The changes of a range cannot be read any more (log cleaned, files vacuumed, feed off): take the difference."""
 
 
+class KeysSharedError(ChangesUnavailableError):
+    """Rows share a changed key, or did: the changes do not show which is left, `ChangeSet.of_keys` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """The keys that the changes of a range name, each once, and all rows that the source has of them after the range.
+
+    Other keys have the rows that they had before the range. So a sink that had the source's rows then has them again
+    once it has these for these keys, whatever the changes were, and however many rows share a key. Both are there as
+    tables if the keys and their rows are few, and can be found without Spark.
+    """
+
+    keys: Rows
+    rows: Rows
+
+
 class ChangeSet(Protocol):
     """The changes of one range, the same whenever they are evaluated until `release`."""
 
@@ -118,11 +135,18 @@ class ChangeSet(Protocol):
 
         `stamped`, for sinks that nobody can read: each row has the `_commit_version` and the `_commit_timestamp` of the
         key's last change too, and the source was checked to have as many rows of each key as the changes come to.
-        Raises ChangesUnavailableError, also if rows share a key, or shared it within the range: the source's rows must
-        show then. That a row was there before, and was not changed, shows only in a sink, or in the source.
+        Raises ChangesUnavailableError, and KeysSharedError if rows share a key, or shared it within the range: the
+        source's rows must show then. That a row was there before, and was not changed, shows only in a sink, or in the
+        source.
 
         Without a key, return the rows of `columns` alone (empty: all) that each commit has written: each as often as it
         is there more often afterwards than before. An updated row is a new one.
+        """
+
+    def of_keys(self, key: Sequence[str]) -> KeyedRows:
+        """Return the changed keys, and the source's rows of them with the wanted columns.
+
+        Raises ChangesUnavailableError, also when the rows are evaluated.
         """
 
     def all(self, key: Sequence[str]) -> DataFrame:

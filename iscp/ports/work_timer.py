@@ -39,7 +39,10 @@ class UsageTally:
         self.spark: SparkNeed | None = None
 
     def usage(self, rows_written: int) -> Usage:
-        """Return what is known by now; the schedule knows how long the iteration has waited, and after what."""
+        """Return what is known by now.
+
+        The runner knows how long the job waited within its iteration, the schedule how long the iteration has waited.
+        """
         return Usage(
             read_s=min(self.seconds[UsagePart.READ], SECONDS_MOST),
             compute_s=min(self.seconds[UsagePart.COMPUTE], SECONDS_MOST),

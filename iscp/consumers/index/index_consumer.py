@@ -21,7 +21,7 @@ from iscp.consumers.index.index_rows import BATCH_ROWS_MAX, SHARED_KEY, index_ta
 from iscp.consumers.index.staged_rows import IndexRowStager
 from iscp.consumers.index.stored_vectors import vectors_among, vectors_of
 from iscp.consumers.shared_keys import ROWS_MAX
-from iscp.consumers.source_rows import find_dead_letters, rows_passing
+from iscp.consumers.source_rows import rows_passing, split_by_key
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
@@ -42,7 +42,7 @@ from iscp.index.lance.row_encoder import RowEncoder
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import ChangesUnavailableError, KeysSharedError
 from iscp.ports.work_timer import charged_as
 
 if TYPE_CHECKING:
@@ -189,7 +189,12 @@ class IndexConsumer(Consumer):
             index = self._store.open()
             commit = self._store.begin(index)
             if retriever.data_type is DataType.TAIL:
-                rows = self._tail(commit, retriever, context)
+                try:
+                    rows = self._tail(commit, retriever, context)
+                except KeysSharedError as shared:
+                    log.info("keys.shared", extra={"target": self._store.root, "reason": str(shared)})
+                    commit = self._store.begin(index)
+                    rows = self._replace_keys(index, commit, retriever, context)
             else:
                 rows = self._whole(index, commit, retriever, context)
             return self._commit(context, commit, retriever, rows)
@@ -227,6 +232,28 @@ class IndexConsumer(Consumer):
         self._require_dimension(commit, sizes)
         return rows
 
+    def _replace_keys(
+        self, index: OpenIndex, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext
+    ) -> int:
+        """Make the index have what the source has of the keys that have changed; return how many rows went or came."""
+        keyed, known, changed = retriever.keyed_rows(), self.stored_vectors(index), 0
+        encoder = self._plan.encoder(commit.dataset.schema, context.guard)
+        with split_by_key(context.session, self.wanted(keyed.rows), self._row.spec) as split:
+            for table in index_tables(keyed.keys):
+                found = commit.seek(pc.unique(key_texts(table, self._spec.key)).to_pylist())
+                commit.remove(found)
+                changed += len(found)
+            for table in index_tables(split.own):
+                self._require_columns(commit, table)
+                added = encoder.encode(table, known)
+                commit.add(added)
+                changed += len(added)
+            for table in () if split.letters is None else index_tables(split.letters, ROWS_MAX):
+                commit.add(encoder.faulty(table, SHARED_KEY))
+        if commit.head.faults > ROWS_MAX:
+            raise ChangesUnavailableError("rows that cannot be indexed are so many that all rows have to show why")
+        return changed
+
     def _apply(
         self, commit: IndexTransaction, encoder: RowEncoder, changes: pa.Table, seeker: ThreadPoolExecutor
     ) -> None:
@@ -262,12 +289,8 @@ class IndexConsumer(Consumer):
 
     def _whole(self, index: OpenIndex, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext) -> int:
         rows = self.wanted(retriever.snapshot_rows)
-        shared = find_dead_letters(rows, self._row.spec)
-        try:
-            letters: DataFrame | None = None
-            if shared is not None:
-                own, letters = shared.split(rows.frame, self._spec.key)
-                rows = Rows(lambda: own)
+        with split_by_key(context.session, rows, self._row.spec) as split:
+            rows, letters = split.own, split.letters
             arrow_schema = A.to_arrow_schema(rows.frame.schema) if rows.table is None else rows.table.schema
             dimension = self._plan.dimension or self._plan.dimension_in_rows(rows)
             schema = self._plan.schema(arrow_schema, dimension)
@@ -277,9 +300,6 @@ class IndexConsumer(Consumer):
             if retriever.data_type is DataType.DIFFERENCE and fits:
                 return self._differences(commit, encoder, rows, letters, known)
             return self._replace(commit, encoder, schema, rows, letters, known)
-        finally:
-            if shared is not None:
-                shared.release()
 
     def wanted(self, rows: Rows) -> Rows:
         """Return what the index has of rows of the source: those that pass the filter."""
@@ -291,14 +311,14 @@ class IndexConsumer(Consumer):
         encoder: RowEncoder,
         schema: pa.Schema,
         rows: Rows,
-        letters: DataFrame | None,
+        letters: Rows | None,
         known: Known | None,
     ) -> int:
         commit.replace_all(schema, self._head())
         for table in index_tables(rows):
             commit.add(encoder.encode(table, known))
         # All of them at once, as there is one row for each key.
-        for table in () if letters is None else index_tables(Rows(lambda: letters), ROWS_MAX):
+        for table in () if letters is None else index_tables(letters, ROWS_MAX):
             commit.add(encoder.faulty(table, SHARED_KEY))
         return commit.head.rows
 
@@ -307,7 +327,7 @@ class IndexConsumer(Consumer):
         commit: IndexTransaction,
         encoder: RowEncoder,
         rows: Rows,
-        letters: DataFrame | None,
+        letters: Rows | None,
         known: Known | None,
     ) -> int:
         """Commit what the index lacks, has too much, or has otherwise than the source."""
@@ -334,7 +354,7 @@ class IndexConsumer(Consumer):
 
         for table in index_tables(rows):
             take(table, lambda some: encoder.encode(some, known))
-        for table in () if letters is None else index_tables(Rows(lambda: letters), ROWS_MAX):
+        for table in () if letters is None else index_tables(letters, ROWS_MAX):
             take(table, lambda some: encoder.faulty(some, SHARED_KEY), shared=True)
         gone = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(_chunks(seen), pa.string()))))
         commit.remove(commit.seek(gone.to_pylist()))
@@ -347,12 +367,14 @@ def _chunks(arrays: Sequence[pa.ChunkedArray]) -> list[pa.Array]:
 
 def _require_fit(found: pa.Table, keys: pa.ChunkedArray, ops: pa.ChunkedArray) -> None:
     """Raise ChangesUnavailableError unless net changes fit the rows that the index has: each says whether its key was
-    there.
+    there. Raise KeysSharedError if rows share a changed key, or did.
     """
     if any(fault == SHARED_KEY for fault in found[FAULT].to_pylist()):
-        raise ChangesUnavailableError("a key has changed that rows shared")
+        raise KeysSharedError("a key has changed that rows shared")
     there = pc.is_in(keys, value_set=found[KEY].combine_chunks())
     expected = pc.is_in(ops, value_set=pa.array(_THERE))
+    if pc.any(pc.and_not(there, expected), min_count=0).as_py():
+        raise KeysSharedError("a key that is new is in the index already")
     if not pc.all(pc.equal(there, expected), min_count=0).as_py() or len(found) != pc.sum(there, min_count=0).as_py():
         raise ChangesUnavailableError("the index has not the rows that the changes speak of")
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.rows.net_changes import inserts_of
-from iscp.adapters.delta.rows.row_difference import differing_rows
-from iscp.adapters.delta.spark.arrow_frame import columns_of, frame_of_arrow
+from iscp.adapters.delta.rows.row_difference import changes_of_keys, differing_rows
+from iscp.adapters.delta.spark.arrow_frame import columns_of, rows_of_table
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.system.late_imports import F, T
 from iscp.consumers.commit_tag import commit_tag, takeover_tag
 from iscp.consumers.replica.dead_letter import DeadLetterBox
-from iscp.consumers.shared_keys import differing, find_shared_keys
-from iscp.consumers.source_rows import find_dead_letters, rows_passing
+from iscp.consumers.shared_keys import differing, find_shared_keys, frame_of_keys
+from iscp.consumers.source_rows import refuse_shared, rows_passing, split_by_key
 from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
@@ -28,12 +29,14 @@ from iscp.core.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLet
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
-from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError
+from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError, KeysSharedError
 from iscp.ports.work_timer import leave_to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
 
 # Spark cannot decide whether two values of these types, also within others, are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
@@ -86,21 +89,16 @@ class ReplicaConsumer(Consumer):
         if retriever.data_type is DataType.TAIL:
             return self._tail(context, retriever, tag)
         rows = self._wanted_whole(context, retriever)
-        if retriever.data_type is DataType.DIFFERENCE:
-            if (changes := self._find_small_difference(context, rows, tag)) is not None:
-                return self._write_small_difference(context, changes, tag)
-            self._refuse_changed_schema(context, rows.frame)
-        shared = find_dead_letters(rows, self._policies)
-        try:
-            letters, dead = None, 0
-            if shared is not None:
-                (wanted, letters), dead = shared.split(rows.frame, self._spec.key), shared.rows
-                rows = Rows(lambda: wanted)
-            tag = replace(tag, dead=self._keep_dead(context, letters, dead, retriever.to))
-            return self._write_whole(context, retriever.data_type, rows, tag)
-        finally:
-            if shared is not None:
-                shared.release()
+        with split_by_key(context.session, rows, self._policies) as split:
+            changes = None
+            if retriever.data_type is DataType.DIFFERENCE:
+                changes = self._find_small_difference(context, split.own, tag)
+                if changes is None:
+                    self._refuse_changed_schema(context, rows.frame)
+            tag = replace(tag, dead=self._keep_dead(context, split.letters, split.shared, retriever.to))
+            if changes is not None:
+                return self._merge(context, rows_of_table(context.session, changes), tag)
+            return self._write_whole(context, retriever.data_type, split.own, tag)
 
     @property
     def range_built(self) -> ReplicaConsumer:
@@ -144,10 +142,10 @@ class ReplicaConsumer(Consumer):
     def _find_small_difference(self, context: ConsumeContext, rows: Rows, tag: CommitTag) -> pa.Table | None:
         """Return the changes that make the target have these rows, or None if Spark has to find them.
 
-        Spark finds out whether a column is another one, and which rows were dead-lettered.
+        Spark finds out whether a column is another one.
         """
         stops = self._policies.on_schema_change is OnSchemaChange.STOP and not context.position.void
-        if rows.table is None or stops or context.position.dead.rows:
+        if rows.table is None or stops:
             return None
         try:
             there = self._tables.small_snapshot(self._spec.target, tag.base_version)
@@ -155,10 +153,18 @@ class ReplicaConsumer(Consumer):
             return None
         return None if there is None else differing_rows(rows.table, there.rows, self._spec.key)
 
-    def _write_small_difference(self, context: ConsumeContext, changes: pa.Table, tag: CommitTag) -> Consumed:
-        tag = replace(tag, dead=self._keep_dead(context, None, 0, tag.watermark))
-        rows = Rows(lambda: frame_of_arrow(context.session, changes), lambda: changes)
-        return Consumed(self._sink.merge(context.session, rows, self._spec.key, tag, context.guard), len(changes), 0)
+    def _merge(self, context: ConsumeContext, changes: Rows, tag: CommitTag) -> Consumed:
+        """Commit changes with OP."""
+        if changes.table is not None:
+            position = self._sink.merge(context.session, changes, self._spec.key, tag, context.guard)
+            return Consumed(position, len(changes.table), 0)
+        frame = cached(changes.frame)
+        try:
+            rows = frame.count()
+            position = self._sink.merge(context.session, Rows(lambda: frame), self._spec.key, tag, context.guard)
+        finally:
+            release(frame)
+        return Consumed(position, rows, 0)
 
     def _keeps_all(self, context: ConsumeContext, kind: DataType) -> bool:
         """Return whether the target retains all rows that it has.
@@ -181,14 +187,39 @@ class ReplicaConsumer(Consumer):
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
     def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
+        try:
+            return self._apply_net(context, retriever, tag)
+        except KeysSharedError as shared:
+            assert self._dead is not None  # rows without a key share none
+            log.info("keys.shared", extra={"target": self._spec.target, "reason": str(shared)})
+            return self._apply_keys(context, retriever, tag, self._dead)
+
+    def _apply_keys(
+        self, context: ConsumeContext, retriever: Retriever, tag: CommitTag, dead: DeadLetterBox
+    ) -> Consumed:
+        """Make the target, and the dead letters, have what the source has of the keys that have changed."""
+        keyed = retriever.keyed_rows()
+        rows = self.wanted(keyed.rows)
+        self._refuse_unlike(rows)
+        with split_by_key(context.session, rows, self._policies) as split:
+            letters = dead.replaced(context, keyed.keys, split.letters)
+            count = 0 if letters is None else letters.frame.count() if letters.table is None else len(letters.table)
+            refuse_shared(count, "those that are dead-lettered", self._policies)
+            tag = replace(tag, dead=self._keep_dead(context, letters if count else None, count, tag.watermark))
+            key, own = self._spec.key, split.own
+            changes = Rows(
+                lambda: frame_of_keys(keyed.keys.frame, own.frame, key),
+                lambda: (
+                    None if None in (keyed.keys.table, own.table) else changes_of_keys(keyed.keys.table, own.table, key)
+                ),
+            )
+            return self._merge(context, changes, tag)
+
+    def _apply_net(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
         changes = retriever.changes(self._spec.key, self._spec.where)
-        if (
-            self._dead
-            and context.position.dead.rows
-            and self._dead.holds_keys_of(context, changes.frame, self._spec.key)
-        ):
+        if self._dead and self._dead.holds_keys_of(context, changes.net):
             # Which of the rows is left, if any, only the source knows.
-            raise ChangesUnavailableError("a key has changed that rows shared")
+            raise KeysSharedError("a key has changed that rows shared")
         rows = self._select(changes.net, OP)
         self._refuse_unlike(rows)
         if self._appendable(changes, tag):
@@ -221,13 +252,7 @@ class ReplicaConsumer(Consumer):
             # A merge cannot take away one of two rows with one key.
             doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        frame = cached(differing(wanted, target, key))
-        try:
-            rows = frame.count()
-            position = self._sink.merge(context.session, Rows(lambda: frame), key, tag, context.guard)
-        finally:
-            release(frame)
-        return Consumed(position, rows, 0)
+        return self._merge(context, Rows(lambda: differing(wanted, target, key)), tag)
 
     def _target_rows(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
@@ -251,7 +276,7 @@ class ReplicaConsumer(Consumer):
         named = [T.StructField(name, field.dataType, field.nullable, field.metadata) for name, field in wanted]
         return T.StructType(named) if named else schema
 
-    def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
+    def _keep_dead(self, context: ConsumeContext, letters: Rows | None, rows: int, to: Watermark) -> DeadLetters:
         return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS
 
     def _refuse_unwritable_name(self, columns: Sequence[str]) -> None:

@@ -101,7 +101,7 @@ class ReplicaKind(ConsumerKind):
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaConsumer:
         spec = row.spec
         target = spec.consumer.target
-        dead = DeadLetterBox(target, environment) if spec.consumer.key else None
+        dead = DeadLetterBox(target, spec.consumer.key, environment) if spec.consumer.key else None
         return ReplicaConsumer(spec, environment.sink(target), dead, environment.source)
 
     def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:

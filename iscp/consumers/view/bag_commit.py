@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.column_kinds import comparable, same_values
 from iscp.adapters.delta.rows.row_search import LACKING
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.delta.spark.arrow_frame import rows_of_table
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.system.late_imports import F
 from iscp.consumers.view.table_rewrite import (
@@ -117,8 +117,7 @@ def merge_few(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence
         replaced = sink.replace_keys(wanted, rows.select([*key]), tag, context.guard)
         if replaced is not None:
             return replaced[0]
-    both = Rows(lambda: frame_of_arrow(context.session, rows), lambda: rows)
-    return sink.merge(context.session, both, key, tag, context.guard)
+    return sink.merge(context.session, rows_of_table(context.session, rows), key, tag, context.guard)
 
 
 def merge_groups(

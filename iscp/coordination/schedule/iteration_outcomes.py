@@ -290,4 +290,5 @@ class Settlement:
 
     def _usage(self, outcome: JobOutcome) -> Usage:
         measured = outcome.usage or Usage(rows_written=outcome.rows, bytes_written=outcome.bytes)
-        return replace(measured, wait_s=min(self._run.waited_s, SECONDS_MOST), retries=self._retries)
+        wait_s = min(self._run.waited_s + measured.wait_s, SECONDS_MOST)
+        return replace(measured, wait_s=wait_s, retries=self._retries)

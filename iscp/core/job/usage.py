@@ -33,8 +33,9 @@ class UsagePart(StrEnum):
 class Usage:
     """The cost of one job's part in one iteration; a count is 0 where there was nothing, or nobody has counted it.
 
-    `wait_s`: seconds from when the iteration was due, or its source's change was notified, until it began. The others
-    are disjoint spans of the job's own work, from its beginning to its commit, or to its failure, in all attempts.
+    `wait_s`: seconds from when the iteration was due, or its source's change was notified, until it began, and those
+    within it in which the iteration's other jobs worked, and this one did not. The others are disjoint spans of the
+    job's own work, from its beginning to its commit, or to its failure, in all attempts.
     `read_s`: until logs, changes and rows of its tables, and the position of its target, were read; a read that several
     jobs share counts for each. `commit_s`: in the target's transaction, which writes the rows' files and the commit;
     what Spark reads and computes only when the transaction requests the rows is in it. `compute_s`: all else, which is

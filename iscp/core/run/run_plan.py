@@ -1,7 +1,8 @@
 """Decide which jobs of a run come next: those whose tables are as fresh as the run will make them.
 
 A job comes after all jobs whose targets it reads, and is skipped if one of them fails. Jobs of one table that are ready
-together are one unit, as their table is read once for all of them.
+together are one unit, as their table is read once for all of them. A job that reads its tables itself is a unit of its
+own: it shares no read, and would wait for whatever the others do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
 class PlannedJob:
     """A job of a plan: its own table is the first that it `reads`; an empty `target` is that of no table.
 
-    `place` says where it is written (`jobs.yaml[3]`). Others may have the same target if it is `shared`.
+    `place` says where it is written (`jobs.yaml[3]`). Others may have the same target if it is `shared`. `alone`: it
+    reads its tables itself.
     """
 
     name: str
@@ -31,6 +33,7 @@ class PlannedJob:
     target: str
     place: str
     shared: bool = False
+    alone: bool = False
 
     @property
     def unit(self) -> tuple[str, str]:
@@ -75,10 +78,11 @@ class RunPlan:
 
     def begin(self) -> list[tuple[int, ...]]:
         """Return the units that can be begun now, each once, in the order of their first jobs."""
-        units: dict[tuple[str, str], list[int]] = {}
+        units: dict[tuple[str, str, int], list[int]] = {}
         for number in sorted(self._waits):
             if number not in self._begun and not self._waits[number]:
-                units.setdefault(self.jobs[number].unit, []).append(number)
+                job = self.jobs[number]
+                units.setdefault((*job.unit, number if job.alone else -1), []).append(number)
         self._begun.update(number for unit in units.values() for number in unit)
         return [tuple(unit) for unit in units.values()]
 

@@ -80,7 +80,8 @@ class JobRegistrar:
         tables = dict.fromkeys(kind.tables(spec.consumer, catalog).values()) if kind.tables else {}
         reads = (own, *(uri for uri in tables if uri != own))
         target = kind.target_of(spec.consumer, catalog)
-        return PlannedJob(request.job.name, request.job.account, reads, target, place, kind.shared_target)
+        alone = kind.tables is not None
+        return PlannedJob(request.job.name, request.job.account, reads, target, place, kind.shared_target, alone)
 
     def built_by_spark(self, request: RegisterRequest) -> bool:
         """Return whether Spark computes all rows of the job's target where that is built."""

@@ -60,7 +60,7 @@ def test_they_are_set_aside_and_come_back(pipeline: Pipeline) -> None:
     pipeline.delete("id = 3 AND v = 'x'")  # the feed shows a row that goes; one of that key has to appear
     gone = pipeline.run(job)[0]
     assert_split(pipeline, job, gone, dead=2)
-    assert gone.data_type is DataType.DIFFERENCE
+    assert gone.data_type is DataType.TAIL
     pipeline.delete("id IS NULL AND v = 'a'")
     assert_split(pipeline, job, pipeline.run(job, runner=by_spark)[0], dead=0)
     assert not held(dead_letter_uri(pipeline.target("full")))
@@ -92,7 +92,7 @@ def test_only_rows_that_pass_the_filter_count(pipeline: Pipeline) -> None:
     write_deltalake(pipeline.source, pa.table({"id": [3], "v": ["old"], "g": [200]}), mode="append")
     run(DataType.TAIL)
     DeltaTable(pipeline.source).update({"g": "1"}, predicate="g = 200")  # enters the filter beside the current one
-    run(DataType.DIFFERENCE, dead=2)
+    run(DataType.TAIL, dead=2)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,6 @@ def test_a_crash_between_the_two_commits(pipeline: Pipeline, place: str, changes
     for change, dead in all_changes[:changes]:
         change()
         failpoints = ScriptedFailpoints()
-        # Of a tail that is given up for a difference the first commit is never reached.
         failpoints.once(place, crash)
         outcome = pipeline.run(job, runner=pipeline.new_runner(failpoints))[0]
         assert outcome.error_code == ErrorCode.INTERNAL

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from iscp.core.job.iteration import DataType
 from iscp.core.spec.spec import OnDuplicate
 from iscp.core.values.errors import ErrorCode
 from tests.selection import in_full
 
-from .conftest import Pipeline
+from .conftest import BOTH_WAYS, Pipeline
+from .test_dead_letters import assert_split
 
 pytestmark = pytest.mark.spark
 
@@ -47,3 +49,26 @@ def test_shared_keys_are_refused_and_followed_once_they_are_repaired(
         assert outcome.error_code == 0, outcome.error_msg
     pipeline.assert_equal("small")
     pipeline.assert_equal("large")
+
+
+@BOTH_WAYS
+def test_conflicts_of_keys_cost_what_the_keys_cost(pipeline: Pipeline) -> None:
+    """No comparison of the tables: the source's rows of the changed keys show what is left of them."""
+    jobs = [
+        pipeline.job("full", key=("id",)),
+        pipeline.job("some", key=("id",), where="g < 5", columns=("id", "v", "g")),
+    ]
+    pipeline.build(*jobs)
+    changes: list[tuple[Callable[[], object], int, int]] = [
+        (lambda: pipeline.insert([1, 2, 3, 5, 500], "again"), 8, 6),
+        (lambda: pipeline.insert([1, 501], "a third time"), 9, 7),
+        (lambda: pipeline.upsert([10, 70], "of other keys"), 9, 7),
+        (lambda: pipeline.delete("id IN (1, 2) AND v <> 'x'"), 4, 2),
+        (lambda: pipeline.delete("id = 3"), 2, 0),
+        (lambda: pipeline.delete("v = 'again'"), 0, 0),
+    ]
+    for change, *dead in changes:
+        change()
+        for job, outcome, count, below in zip(jobs, pipeline.run(*jobs), dead, (2**31, 5), strict=True):
+            assert_split(pipeline, job, outcome, dead=count, below=below)
+            assert (outcome.data_type, outcome.strategy_reason) == (DataType.TAIL, "")

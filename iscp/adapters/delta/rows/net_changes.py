@@ -23,7 +23,7 @@ from iscp.core.rows.netting import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.rows import Rows
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import KeysSharedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -81,7 +81,7 @@ def weights_of(raw: pa.Table) -> pa.ChunkedArray:
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the net changes as `net_by_spark`, but without `_iscp_doubtful`.
 
-    Raises ChangesUnavailableError where rows share a key.
+    Raises KeysSharedError where rows share a key.
     """
     keys, versions = _numbered(raw, key), raw[COMMIT_VERSION].to_numpy()
     written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES)).to_numpy().astype(np.bool_)
@@ -112,13 +112,31 @@ def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
     """
     if not key:
         return True
+    sharing = sharing_rows(rows, key)
+    return sharing is not None and not sharing.any()
+
+
+Sharing = np.ndarray[tuple[int], np.dtype[np.bool_]]
+"""Says for each of some rows whether another one has its key."""
+
+
+def sharing_rows(rows: pa.Table, key: Sequence[str]) -> Sharing | None:
+    """Return for each row whether another one has its key; null equals null. None: Arrow cannot decide it."""
     if not fits_arrow(spark_schema(rows.schema), key):
-        return False
-    keys = _key_columns(rows, key)
-    return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == len(rows))
+        return None
+    _, places, counts = np.unique(_numbered(rows, key), return_inverse=True, return_counts=True)
+    return np.asarray(counts[places] > 1)
 
 
-def _key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+def distinct_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table | None:
+    """Return each key of these rows once, as the columns of the key. None: Arrow does not compare such values."""
+    keys = key_columns(rows, key)
+    if not fits_arrow(spark_schema(keys.schema), key):
+        return None
+    return keys.group_by(keys.column_names).aggregate([]).select(keys.column_names)
+
+
+def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the columns of the key; names count without regard to case."""
     names = {name.lower(): name for name in rows.column_names}
     return rows.select([names[name.lower()] for name in key])
@@ -127,7 +145,7 @@ def _key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return a number for each row, the same where the key is; null equals null."""
     numbers = np.zeros(len(raw), np.int64)
-    for column in _key_columns(raw, key).columns:
+    for column in key_columns(raw, key).columns:
         values = column.combine_chunks().dictionary_encode(null_encoding="encode")
         numbers = numbers * len(values.dictionary) + values.indices.to_numpy()
         if len(key) > 1:  # else they might outgrow 64 bits
@@ -208,7 +226,5 @@ def contradicted(net: DataFrame, after: DataFrame, key: Sequence[str]) -> bool:
 
 
 def doubt(key: Sequence[str]) -> NoReturn:
-    """Raise ChangesUnavailableError: which of the rows is left, and whether they still share the key, is not in the
-    changes.
-    """
-    raise ChangesUnavailableError(f"several rows share a key ({', '.join(key)})")
+    """Raise KeysSharedError: which of the rows is left, and whether they still share the key, is not in the changes."""
+    raise KeysSharedError(f"several rows share a key ({', '.join(key)})")

@@ -23,7 +23,7 @@ from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import Conflict
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import KeysSharedError
 
 REWRITTEN_BYTES_MAX = 256 * 1024**2
 """Bytes of the files that a direct merge may have to rewrite; a larger merge goes to Spark, which spreads it over
@@ -72,7 +72,7 @@ class DirectWriter:
     def merge(self, rows: pa.Table, key: Sequence[str], version: int, properties: CommitProperties) -> bool:
         """Merge the rows as version + 1, or return False if Spark has to do it. Raises Conflict.
 
-        Raises ChangesUnavailableError if a key of op `i` or `p` is there already.
+        Raises KeysSharedError if a key of op `i` or `p` is there already.
         """
         with direct_work(), delta_faults(f"merge into {self._uri}"):
             table = self._at(version)
@@ -131,7 +131,7 @@ class DirectWriter:
         return bool(pc.sum(sizes).as_py() <= self._rewritten_bytes_max)
 
     def _refuse_taken(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
-        """Raise ChangesUnavailableError if the target has a key of op `i` or `p` already.
+        """Raise KeysSharedError if the target has a key of op `i` or `p` already.
 
         Deltalake's merge cannot fail on a match, so that this is checked before; nobody can commit between.
         """
@@ -143,7 +143,7 @@ class DirectWriter:
         query = f"SELECT {', '.join(map(quoted, keys))} FROM t WHERE {within}"
         present = pa.table(QueryBuilder().register("t", table).execute(query)).cast(new.schema)
         if len(new.join(present, list(keys), join_type="inner")):
-            raise ChangesUnavailableError(KEY_TAKEN)
+            raise KeysSharedError(KEY_TAKEN)
 
 
 def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: CommitProperties) -> None:

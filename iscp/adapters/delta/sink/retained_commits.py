@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS
 from iscp.adapters.delta.sink.staging import stage_in, staged_adds, staged_rows
-from iscp.adapters.delta.source.change_set import DeltaChangeSet
+from iscp.adapters.delta.source.change_set import DeltaChangeSet, RowsAfter
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.adapters.delta.storage import files
@@ -168,7 +168,7 @@ class DeltaRetainedCommits:
             names = {name: f"c{number}" for number, name in enumerate(found[-1].columns)}
             wanted = [F.col(names[name]).alias(name) for name in columns]
             frame = rows.select(*wanted, *[F.col(f"m{number}").alias(name) for number, name in enumerate(_MARKS)])
-            after = partial(self._source.snapshot, session, table.uri, span.last_version)
+            after = RowsAfter(partial(self._source.snapshot, session, table.uri, span.last_version))
             small = self._cached_bytes_max >= sum(commit.rows.bytes for commit in found)
             return DeltaChangeSet.read_by_spark(frame, span, after, small, readers)
 

@@ -19,7 +19,7 @@ from iscp.core.rows.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError
 from iscp.ports.sink import CommitTag
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import KeysSharedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -63,7 +63,7 @@ def merge_by_spark(
 
     The commit's tag is in settings of `session` meanwhile, which nobody else may use then: not always the frame's own.
 
-    Raises ChangesUnavailableError where a key of op `i` or `p` is there already.
+    Raises KeysSharedError where a key of op `i` or `p` is there already.
     """
     from delta.tables import DeltaTable
 
@@ -105,5 +105,5 @@ def _merging(uri: str) -> Iterator[None]:
             yield
     except EngineError as error:
         if KEY_TAKEN in str(error.__cause__):  # its message is cut before that
-            raise ChangesUnavailableError(KEY_TAKEN) from error
+            raise KeysSharedError(KEY_TAKEN) from error
         raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from iscp.adapters.delta.rows.net_changes import (
     STAMPS,
     WRITES,
     contradicted,
+    distinct_keys,
     doubt,
     each_by_itself,
     each_key,
@@ -43,13 +45,16 @@ from iscp.core.job.usage import UsagePart
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import KEY_HASH, quoted
 from iscp.ports.rows import Rows
-from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
+from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, KeyedRows, SourceRange
 from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_PARTITION = 250_000
+
+KEYED_ROWS_MAX = 100_000
+"""Rows of changed keys that are searched in a source's files without Spark; more are left to Spark."""
 
 
 @cache
@@ -59,6 +64,17 @@ def _stamp_fields() -> tuple[T.StructField, ...]:
         T.StructField(COMMIT_VERSION, T.LongType()),
         T.StructField(COMMIT_TIMESTAMP, T.TimestampType()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAfter:
+    """The source's rows as of a range's last version: all of them by Spark, or those of some keys without it.
+
+    `find` takes keys, columns and a number of rows, as ChangeSource.rows_with does.
+    """
+
+    frame: Callable[[], DataFrame]
+    find: Callable[[pa.Table, Sequence[str], int], pa.Table | None] = lambda keys, columns, rows_max: None
 
 
 class DeltaChangeSet:
@@ -73,7 +89,7 @@ class DeltaChangeSet:
         session: SparkSession,
         schema: T.StructType,
         span: SourceRange,
-        after: Callable[[], DataFrame],
+        after: RowsAfter,
         rows: pa.Table | None = None,
         frame: DataFrame | None = None,
         readers: int = 1,
@@ -81,7 +97,7 @@ class DeltaChangeSet:
     ) -> None:
         """Take the changes as `rows` or `frame`; a frame with several `readers` is cached.
 
-        `after` opens all rows as of the range's last version. `rewritten` returns the rows of all files that a version
+        `rewritten` returns the rows of all files that a version
         took away, and of those that it put in their place, as changes.
         """
         self._session = session
@@ -99,7 +115,7 @@ class DeltaChangeSet:
         cls,
         frame: DataFrame,
         span: SourceRange,
-        after: Callable[[], DataFrame],
+        after: RowsAfter,
         small: bool,
         readers: int,
         rewritten: Callable[[int], pa.Table] | None = None,
@@ -125,6 +141,29 @@ class DeltaChangeSet:
                 self._refuse_contradicted(known, key, where)
             self._net[wanted] = known
         return known
+
+    @charged_as(UsagePart.READ)
+    def of_keys(self, key: Sequence[str]) -> KeyedRows:
+        names = [each.name for each in self._schema.fields]
+        spelled = {name.lower(): name for name in names}
+        key = tuple(spelled[name.lower()] for name in key)
+        keys = None if self._rows is None or self._span.steps else distinct_keys(self._rows, key)
+        readable = keys is not None and fits_arrow(self._schema, key, arrays=True)
+        rows = self._after.find(keys, names, KEYED_ROWS_MAX) if keys is not None and readable else None
+
+        def key_frame() -> DataFrame:
+            return self._raw(key).select(*[F.col(quoted(name)) for name in key]).distinct()
+
+        def row_frame() -> DataFrame:
+            of_schema = T.StructType([each for each in self._schema.fields if each.name in key])
+            bounds = {} if keys is None else bounds_of_arrow(keys, bounded(of_schema, key))
+            after = _bounded(self._after.frame(), bounds).select(*[F.col(quoted(name)) for name in names]).alias("r")
+            same = [F.col(f"r.{quoted(name)}").eqNullSafe(F.col(f"k.{quoted(name)}")) for name in key]
+            return after.join(key_frame().alias("k"), reduce(and_, same), "left_semi")
+
+        if rows is None:
+            leave_to_spark("the rows of keys that rows share are read by Spark")
+        return KeyedRows(Rows(key_frame, lambda: keys), Rows(row_frame, lambda: rows))
 
     @charged_as(UsagePart.READ)
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -208,9 +247,7 @@ class DeltaChangeSet:
         if not changes.rows + changes.passed:
             return
         with reading_changes("search rows that share a key"):
-            after = _restricted(self._after(), where)
-            for name, (low, high) in changes.bounds.items():
-                after = after.where(F.col(quoted(name)).between(low, high))  # lets files be left out
+            after = _bounded(_restricted(self._after.frame(), where), changes.bounds)
             if contradicted(changes.frame, after, key):
                 doubt(key)
 
@@ -314,6 +351,13 @@ def _order_of(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     columns.append(pc.is_in(rows[CHANGE_TYPE], value_set=pa.array(WRITES)))
     by = [str(place) for place in range(len(columns))]
     return pc.sort_indices(pa.table(columns, by), [(each, "ascending") for each in by])
+
+
+def _bounded(frame: DataFrame, bounds: KeyBounds) -> DataFrame:
+    """Return the rows whose keys lie within the bounds, which lets files be left out."""
+    for name, (low, high) in bounds.items():
+        frame = frame.where(F.col(quoted(name)).between(low, high))
+    return frame
 
 
 def _restricted(frame: DataFrame, where: Sequence[str]) -> DataFrame:

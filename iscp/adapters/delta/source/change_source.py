@@ -16,7 +16,7 @@ from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
-from iscp.adapters.delta.source.change_set import DeltaChangeSet
+from iscp.adapters.delta.source.change_set import DeltaChangeSet, RowsAfter
 from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at, size_of_state
 from iscp.adapters.delta.source.range_cut import find_unclear_version, steps_of, within
 from iscp.adapters.delta.source.retyped_columns import fields_lost, retyped_columns
@@ -161,7 +161,7 @@ class DeltaChangeSource:
         small = self._read_small(session, uri, span, columns, by_cdf)
         if isinstance(small, DeltaChangeSet):
             return small
-        after = partial(self.snapshot, session, uri, span.last_version)
+        after = self._after(session, uri, span)
         with reading_changes(f"read the change data feed of {uri}" if by_cdf else f"read what was added to {uri}"):
             rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
             marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else inserted_by(span)
@@ -189,9 +189,13 @@ class DeltaChangeSource:
             # What does not come through Arrow stays with Spark, however small it is.
             fits = fits_arrow(shape.selected(columns), (), arrays=True)
             return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
-        after = partial(self.snapshot, session, uri, span.last_version)
+        after = self._after(session, uri, span)
         rewritten = partial(self._read_rewritten, uri, span, columns)
         return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows, rewritten=rewritten)
+
+    def _after(self, session: SparkSession, uri: str, span: SourceRange) -> RowsAfter:
+        version = span.last_version
+        return RowsAfter(partial(self.snapshot, session, uri, version), partial(self.rows_with, uri, version))
 
     def _read_rewritten(self, uri: str, span: SourceRange, columns: Sequence[str], version: int) -> pa.Table:
         shape, memory = self._shapes.at(uri, span.last_version, span.to.at_s), self._small_bytes_max * DECODED_FACTOR

@@ -27,6 +27,11 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: T.StructType |
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
 
 
+def rows_of_table(session: SparkSession, table: pa.Table) -> Rows:
+    """Return few rows for whoever writes them; the session makes a frame of them only where one is wanted."""
+    return Rows(lambda: frame_of_arrow(session, table), lambda: table)
+
+
 def spark_schema(schema: pa.Schema) -> T.StructType:
     """Return these columns as Spark has them; an instant without a zone stays one."""
     return A.from_arrow_schema(schema, prefer_timestamp_ntz=True)

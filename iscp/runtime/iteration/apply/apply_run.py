@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.usage import UsagePart
+from iscp.core.job.logged_jobs import logged_job
+from iscp.core.job.usage import SECONDS_MOST, UsagePart
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.ports.consumer import Consumed
@@ -28,6 +30,12 @@ from iscp.runtime.iteration.job_spans import job_attributes, note_outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+log = logging.getLogger(__name__)
+
+WAIT_LOGGED_S = 1.0
+"""Seconds from which on it is logged that a job of an iteration has waited for the others, and for which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +79,19 @@ class ApplyRun:
         return working_for(self.ports.clock, [self.meter.tally(row) for row in rows], part)
 
     def with_usage(self, outcome: JobOutcome) -> JobOutcome:
-        """Return the outcome with what the job's part has cost by now, and why it needed Spark."""
+        """Return the outcome with what the job's part has cost by now, and why it needed Spark.
+
+        In the rest of the iteration's time the job waited for the iteration's other jobs.
+        """
         charge_by_now()
         tally = self.meter.tally(outcome.row)
         usage = tally.usage(outcome.rows)
+        waited_s = max(0.0, self.ports.clock.monotonic_s() - self.meter.began_s - usage.work_s)
+        usage = replace(usage, wait_s=min(waited_s, SECONDS_MOST))
+        if waited_s >= WAIT_LOGGED_S:
+            others = [row for row in self.meter.iteration.jobs if row.key != outcome.row.key]
+            waited = {"waited_s": round(waited_s, 1), "waited_for": [row.key.job_name for row in others]}
+            log.info("iteration.waited", extra=logged_job(outcome.row, self.uri) | waited)
         size = outcome.bytes or (usage.bytes_written if outcome.ok else 0)
         return replace(outcome, bytes=size, usage=usage, spark=tally.spark)
 

@@ -22,7 +22,7 @@ from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import WatermarkTxn
 from iscp.ports.rows import Rows
-from iscp.ports.source import Changes, ChangeSet, SmallSnapshot
+from iscp.ports.source import Changes, ChangeSet, KeyedRows, SmallSnapshot
 from iscp.ports.system import Guard
 from iscp.ports.work_timer import charge_rest_as, charged_as
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -113,6 +113,16 @@ class IterationRetriever:
         assert self._feed is not None
         conditions = [each for each in (where, self._range) if each]
         return self._count_changed(self._feed.net(key, conditions, columns=self._compared_columns))
+
+    def keyed_rows(self) -> KeyedRows:
+        assert self._feed is not None
+        found = self._feed.of_keys(self._spec.key)
+        if found.keys.table is not None:
+            self._rows_changed = len(found.keys.table)
+        return KeyedRows(self._in_range(found.keys), self._in_range(found.rows)) if self._range else found
+
+    def _in_range(self, rows: Rows) -> Rows:
+        return rows.transformed(lambda frame: frame.where(self._range), None)
 
     @property
     def inserts(self) -> DataFrame:

@@ -10,8 +10,8 @@ from iscp.core.run.run_plan import PlannedJob, RunPlan
 from iscp.core.values.errors import InvalidRequest
 
 
-def job(name: str, target: str, *reads: str, shared: bool = False) -> PlannedJob:
-    return PlannedJob(name, "a", reads, target, f"jobs.yaml[{name}]", shared)
+def job(name: str, target: str, *reads: str, shared: bool = False, alone: bool = False) -> PlannedJob:
+    return PlannedJob(name, "a", reads, target, f"jobs.yaml[{name}]", shared, alone)
 
 
 def plan(*jobs: PlannedJob, fail_fast: bool = False) -> RunPlan:
@@ -22,6 +22,11 @@ def test_jobs_of_one_table_are_one_unit_and_others_go_beside_it() -> None:
     made = plan(job("a", "/a", "/t"), job("b", "/b", "/u"), job("c", "/c", "/t"))
     assert made.begin() == [(0, 2), (1,)]
     assert made.begin() == []
+
+
+def test_a_job_that_reads_its_tables_itself_waits_for_no_other_of_its_table() -> None:
+    view, more = job("v", "/v", "/t", alone=True), job("w", "/w", "/t", alone=True)
+    assert plan(job("a", "/a", "/t"), view, job("c", "/c", "/t"), more).begin() == [(0, 2), (1,), (3,)]
 
 
 def test_jobs_of_other_accounts_are_units_of_their_own() -> None:

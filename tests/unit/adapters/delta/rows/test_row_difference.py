@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.rows.row_difference import differing_rows
+from iscp.adapters.delta.rows.row_difference import changes_of_keys, differing_rows, having_keys
 from iscp.core.sql.sql_names import OP
 
 SCHEMA = pa.schema([("k", pa.int64()), ("Part", pa.string()), ("d", pa.float64()), ("v", pa.string())])
@@ -83,3 +83,22 @@ def test_of_other_columns_nothing_is_said(held: pa.Table) -> None:
 def test_of_values_that_arrow_does_not_compare_nothing_is_said() -> None:
     rows = pa.table({"k": [1], "s": [{"x": 1}]})
     assert differing_rows(rows, rows, ("k",)) is None
+
+
+@given(ROWS, ROWS)
+def test_changes_of_keys_name_what_is_left_of_each_and_what_is_gone(keys: list[Row], rows: list[Row]) -> None:
+    """However many rows the keys had before: those that are left are written, keys without one are deleted."""
+    own = {row[:2]: row for row in rows if row[:2] in {key[:2] for key in keys}}
+    named = {row[:2] for row in keys}
+    once = table([(*key, None, None) for key in sorted(named, key=str)]).select(["k", "Part"])
+    changes = changes_of_keys(once, table([*own.values()]), KEY).to_pylist()
+    assert {(row["k"], row["Part"]): row[OP] for row in changes} == {key: "u" if key in own else "d" for key in named}
+    assert len(changes) == len(named)
+    written = {(row["k"], row["Part"]): (value(row["d"]), row["v"]) for row in changes if row[OP] == "u"}
+    assert written == {key: (value(row[2]), row[3]) for key, row in own.items()}
+
+
+@given(ROWS, ROWS)
+def test_rows_with_a_key_of_others_are_found(rows: list[Row], others: list[Row]) -> None:
+    found = having_keys(table(rows), table(others), KEY)
+    assert found.tolist() == [row[:2] in {other[:2] for other in others} for row in rows]
