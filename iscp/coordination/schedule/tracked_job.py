@@ -14,7 +14,7 @@ from iscp.coordination.schedule.schedule_events import TargetAnswer
 from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace, recorded_due_at_s
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.job.several_tables import further_tables
+from iscp.core.job.several_tables import further_tables, tables_of
 from iscp.core.job.start_rule import Candidate, SharingGroup, run_spec, sharing_group
 from iscp.core.job.target_state import TargetSeen
 from iscp.core.settings.backoff import quarantined
@@ -151,12 +151,11 @@ class TrackedJob:
 
     def _note_further_tables(self) -> None:
         further = further_tables(self.row)
-        if not further:
-            self.several = None
-            return
-        self.several = SeveralTables(further, self.several.marks if self.several else self.row.sources)
-        if self.sharing_group is SharingGroup.TABLE:
-            self.sharing_group = SharingGroup.NONE  # it shares no read, and runs when others have nothing to do
+        marks = self.several.marks if self.several else self.row.sources
+        self.several = SeveralTables(further, marks) if further else None
+        if self.sharing_group is SharingGroup.TABLE and tables_of(self.row):
+            # A job that reads its tables itself shares no read, and must not wait for what others of its table do.
+            self.sharing_group = SharingGroup.NONE
 
     def await_time(self, due_at_s: float, now_s: float, at_s: float) -> None:
         """Wait until the job's rows may have to change (Unix seconds; 0: not before a table changes)."""

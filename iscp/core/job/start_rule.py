@@ -13,7 +13,7 @@ business.
    catching up may take long, and the leaders would wait because of another's trouble.
 4. A failing job is retried alone, by its own backoff, and counts for nobody else.
 5. Jobs of different accounts have nothing to do with each other.
-6. Jobs that go alone (greedy, independent, periodic, custom, and those that read several tables) start to now
+6. Jobs that go alone (greedy, independent, periodic, custom, and those that read their tables themselves) start to now
    whenever the source is ahead and their trigger lets them, whatever others do, who neither wait for
    them nor go to their watermark.
 7. Periodic jobs that share go together where they are due and at one watermark.

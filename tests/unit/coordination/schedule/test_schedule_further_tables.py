@@ -158,6 +158,22 @@ def test_a_view_shares_no_iteration_with_its_tables_replicas(table: Timetable) -
     assert sorted(names for names, _ in table.now_running) == [("copy",), ("v",)]
 
 
+def test_a_view_of_one_table_waits_for_no_replica_of_it() -> None:
+    """It goes on while the replica's iteration, which may be a comparison, still runs."""
+    made = Timetable()
+    made.source.commit(URI, 8)
+    consumer = {"kind": "view", "target": "/v", "options": {"sql": "…", "tables": {"a": URI}}}
+    made.start(specified(job("v", 7), iteration={"consumer": consumer}), job("copy", 7))
+    made.wait(60)
+    for version in (8, 9):
+        made.source.commit(URI)
+        made.notify()
+        of_view = [each for each in made.submitted if [row.key.job_name for row in each.jobs] == ["v"]]
+        assert len(of_view) == version - 7
+        made.end(of_view[-1].number, outcome(of_view[-1].jobs[0], version))
+    assert [names for names, _ in made.now_running] == [("copy",)]
+
+
 def test_what_the_owner_has_lost_of_the_marks_is_reported_again(table: Timetable) -> None:
     table.source.commit(OTHER)
     table.wait(400)
