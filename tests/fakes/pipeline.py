@@ -42,7 +42,7 @@ from iscp.ports.range_builder import NothingRetained, RetainedCommits
 from iscp.ports.retention_hold import NothingHeld, RetentionHold
 from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
-from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
+from iscp.ports.source import Changes, ChangesUnavailableError, KeyedRows, SourceRange
 from iscp.ports.system import Clock, Failpoints
 from iscp.ports.tracing import NO_TRACER, Tracer
 from iscp.ports.work_timer import charged_as
@@ -135,6 +135,9 @@ class FakeFeed:
         changed = {i: after.get(i) for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
         deletes = [*changed.values()].count(None)
         return Changes(SinkRows(lambda: changed), 0, len(changed) - deletes, deletes)  # type: ignore[arg-type,return-value]
+
+    def of_keys(self, key: Sequence[str]) -> KeyedRows:
+        raise ChangesUnavailableError("all rows of this source show alone")
 
     def all(self, key: Sequence[str]) -> Any:
         span, states = range(self.span.from_version + 1, self.span.to.version + 1), self._source.states

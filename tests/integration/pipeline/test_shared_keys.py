@@ -11,7 +11,7 @@ from iscp.core.spec.spec import OnDuplicate
 from iscp.core.values.errors import ErrorCode
 from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, Pipeline
+from .conftest import SPARK_IN_FULL, Pipeline
 from .test_dead_letters import assert_split
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ def test_shared_keys_are_refused_and_followed_once_they_are_repaired(
     pipeline.assert_equal("large")
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_conflicts_of_keys_cost_what_the_keys_cost(pipeline: Pipeline) -> None:
     """No comparison of the tables: the source's rows of the changed keys show what is left of them."""
     jobs = [

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.key_hashes import key_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from iscp.adapters.delta.source.change_set import DeltaChangeSet
+from iscp.adapters.delta.source.change_set import DeltaChangeSet, RowsAfter
 from iscp.core.values.watermark import Watermark
 from iscp.ports.source import SourceRange
 
@@ -39,7 +39,7 @@ def change_set(schema: T.StructType | None = None, steps: int = 0) -> DeltaChang
     )
     columns = schema or T.StructType([T.StructField("id", T.LongType()), T.StructField("v", T.StringType())])
     span = SourceRange(4, Watermark(6, AT.timestamp()), "t", steps=steps)
-    return DeltaChangeSet(cast(Any, None), columns, span, lambda: cast(Any, None), rows=rows)
+    return DeltaChangeSet(cast(Any, None), columns, span, RowsAfter(lambda: cast(Any, None)), rows=rows)
 
 
 def test_changes_are_in_order_of_version_key_and_what_was_before() -> None:
