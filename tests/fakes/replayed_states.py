@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from iscp.adapters.delta.log.action_fields import key_of_action
 from iscp.adapters.delta.log.commits import read_actions
 from iscp.adapters.delta.log.live_files import NotReadableHere, TableState
 
@@ -13,10 +14,10 @@ def replay_state(uri: str, version: int) -> TableState:
         actions = read_actions(uri, each)
         if actions is None:
             raise NotReadableHere
-        removed = {action["remove"]["path"] for action in actions if "remove" in action}
-        adds = {path: add for path, add in state.adds.items() if path not in removed}
+        removed = {key_of_action(action["remove"]) for action in actions if "remove" in action}
+        adds = {key: add for key, add in state.adds.items() if key not in removed}
         for action in actions:
-            adds |= {body["path"]: body for kind, body in action.items() if kind == "add"}
+            adds |= {key_of_action(body): body for kind, body in action.items() if kind == "add"}
             protocol, metadata = action.get("protocol", state.protocol), action.get("metaData", state.metadata)
             state = TableState(protocol, metadata, adds)
     return state

@@ -39,6 +39,7 @@ OFTEN = {
     Deed.ADD_AGAIN: 4,
     Deed.OVERWRITE: 5,
     Deed.RESTORE: 2,
+    Deed.BESIDE: 2,
     Deed.REMOVE_GONE: 2,
 }
 """How often a deed is drawn; all others once."""

@@ -98,10 +98,14 @@ class VersionSteps:
 
     def _leave_out(self, file: LogFile, places: list[int], step: Step) -> None:
         self._remove(file)
-        if step.vector is Vector.COPY or not self.state.featured:
+        marked = None
+        if step.vector is not Vector.COPY and self.state.featured:
+            marked = self.files.mask(file, places, step.vector)
+        # One that is there beside it already would take its rows in.
+        if marked is None or marked.key in self.state.live:
             self._write([file.rows[place] for place in file.there if place not in places])
         else:
-            self._add(self.files.mask(file, places, step.vector))
+            self._add(marked)
 
     def _delete(self, step: Step) -> None:
         file = self._live(step)
@@ -158,13 +162,21 @@ class VersionSteps:
             self.removes.append(other.remove(self.at_ms, data_change=step.data_change, bare=self.plan.dress.bare))
 
     def _restore(self, step: Step) -> None:
-        there = {path for path, _ in self.state.live} | self._touched
-        gone = (file for file in self.state.gone.values() if file.path not in there and file.alive)
+        gone = (file for file in self.state.gone.values() if file.path not in self._touched and file.alive)
         found = [file for file in gone if file.partitions == self.state.partitions]
         if found:
             file = found[step.file % len(found)]
             self._add(file)
             self._note("insert", file.alive)
+
+    def _beside(self, step: Step) -> None:
+        file = self._live(step)
+        if file is None or not file.there or not self.state.featured:
+            return
+        other = self.files.mask(file, self._chosen(file, step), step.vector)
+        if other.key not in self.state.live and other.alive:
+            self._add(other)
+            self._note("insert", other.alive)
 
     def _overwrite(self, step: Step) -> None:
         self._replace(step, self._rows(step), data_change=True)
@@ -251,6 +263,7 @@ class VersionSteps:
             Deed.REMOVE_GONE: VersionSteps._remove_gone,
             Deed.REMOVE_OTHER_VECTOR: VersionSteps._remove_other_vector,
             Deed.RESTORE: VersionSteps._restore,
+            Deed.BESIDE: VersionSteps._beside,
             Deed.OVERWRITE: VersionSteps._overwrite,
             Deed.REPARTITION: VersionSteps._repartition,
             Deed.COLUMN: VersionSteps._column,

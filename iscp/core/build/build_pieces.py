@@ -15,8 +15,8 @@ from iscp.core.values.progress import TableSize, total_size
 
 
 class SnapshotFile(NamedTuple):
-    """A data file. `vector_id` is its deletion vector's (empty: it has none); `size` leaves out the rows that this
-    deletes.
+    """A data file with its deletion vector, whose id is `vector_id` (empty: it has none); `size` leaves out the rows
+    that this deletes. One path may be there with several vectors, as a file of its own with each.
     """
 
     path: str
@@ -35,13 +35,13 @@ class PieceOfFile:
 
 @dataclass
 class RangeFiles:
-    """The files of a snapshot that are in a range: some as they are, and parts of others by their paths.
+    """The files of a snapshot that are in a range: some as they are, and parts of others.
 
     `sizes` are theirs: every part of a file counts as much as any other, so that all ranges together are the whole.
     """
 
-    whole: list[str] = field(default_factory=list)
-    parts: dict[str, list[PieceOfFile]] = field(default_factory=dict)
+    whole: list[SnapshotFile] = field(default_factory=list)
+    parts: dict[SnapshotFile, list[PieceOfFile]] = field(default_factory=dict)
     sizes: list[TableSize] = field(default_factory=list)
 
     @property
@@ -85,10 +85,10 @@ def files_in_range(files: Iterable[SnapshotFile], piece_bytes: int, range_id: in
         pieces = parts_of(file.path, file.size.bytes, piece_bytes)
         inside = [each for each in pieces if piece_range(piece_name(file, each), cuts) == range_id]
         if len(inside) == len(pieces):
-            found.whole.append(file.path)
+            found.whole.append(file)
             found.sizes.append(file.size)
         elif inside:
-            found.parts[file.path] = inside
+            found.parts[file] = inside
             found.sizes += (_size_of(file.size, each) for each in inside)
     return found
 

@@ -7,14 +7,18 @@ many files of one class they become one of the next, so that a row is rewritten 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 FILES_OF_A_CLASS_MAX = 16
 """Files of a class, and the factor between the rows of one class and those of the one below it."""
 
 MERGED_ROWS_MAX = 1_000_000
 """Rows that one commit rewrites at most; files with more in them stay as they are, but for rows marked as gone."""
+
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +29,12 @@ class FileRows:
     left: int
 
 
-def files_to_merge(files: Mapping[str, FileRows], coming: int) -> frozenset[str]:
+def files_to_merge(files: Mapping[Name, FileRows], coming: int) -> frozenset[Name]:
     """Return the files that are rewritten, as one file with `coming` further rows, by their names in `files`.
 
     Files most of whose rows are gone are rewritten too.
     """
-    chosen: set[str] = set()
+    chosen: set[Name] = set()
     total = coming
     for name in sorted(files, key=lambda each: files[each].left):
         rows = files[name]

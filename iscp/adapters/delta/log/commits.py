@@ -44,14 +44,16 @@ Descriptor = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class FileMoves:
-    """The paths that a commit added, those of them that bring rows, and those that it removed; and the files that came
-    and went, each with its deletion vector."""
+    """The files that came with a commit and that went, each with its deletion vector.
 
-    added: frozenset[FileKey] = frozenset()
-    bringing: frozenset[FileKey] = frozenset()
-    removed: frozenset[FileKey] = frozenset()
+    Of those that came: `bringing` bring rows, by what the commit says; `described` bring none, and take the place of
+    none that went, so that they have to be there already.
+    """
+
     came: frozenset[FileKey] = frozenset()
     went: frozenset[FileKey] = frozenset()
+    bringing: frozenset[FileKey] = frozenset()
+    described: frozenset[FileKey] = frozenset()
 
 
 NO_FILES = FileMoves()
@@ -329,12 +331,14 @@ def _moves(by_kind: Mapping[str, list[dict[str, Any]]]) -> FileMoves:
     adds, removes = by_kind.get("add", []), by_kind.get("remove", [])
     if not adds and not removes:
         return NO_FILES
-    added, removed = ([key_of_file(body["path"]) for body in each] for each in (adds, removes))
-    # A vector may be another one than before: a file with one is never only described again.
-    brings = (add.get("dataChange", True) or add.get("deletionVector") for add in adds)
-    bringing = (key for key, brought in zip(added, brings, strict=True) if brought)
-    files = (map(key_of_action, each) for each in (adds, removes))
-    return FileMoves(*map(frozenset, (added, bringing, removed, *files)))
+    came, went = (frozenset(map(key_of_action, bodies)) for bodies in (adds, removes))
+    rewritten = [add for add in adds if not add.get("dataChange", True)]
+    if removes:  # any of which may have had the rows; but a vector is of the file that had another one
+        replaced = {key_of_file(remove["path"]) for remove in removes}
+        rewritten = [add for add in rewritten if add.get("deletionVector") and key_of_file(add["path"]) not in replaced]
+    described = frozenset(map(key_of_action, rewritten))
+    bringing = frozenset(key_of_action(add) for add in adds if add.get("dataChange", True))
+    return FileMoves(came, went, bringing, described)
 
 
 def _updated_by_delta_rs(about: Mapping[str, Any]) -> int | None:

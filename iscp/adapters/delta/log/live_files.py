@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.action_fields import find_unclear, key_of_action, key_of_file
+from iscp.adapters.delta.log.action_fields import FileKey, find_unclear, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
 from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions
@@ -48,11 +48,15 @@ class NotReadableHere(Exception):  # noqa: N818  (not a fault: somebody else has
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """`adds`: of each live file, by its path as the log has it, the whole action."""
+    """`adds`: of each live file the whole action, by the file's key: one path may be live with several vectors."""
 
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
-    adds: Mapping[str, Mapping[str, Any]]
+    adds: Mapping[FileKey, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, protocol: Mapping[str, Any], metadata: Mapping[str, Any], adds: Iterable[Mapping[str, Any]]) -> Self:
+        return cls(protocol, metadata, {key_of_action(add): add for add in adds})
 
     @property
     def features(self) -> frozenset[str]:
@@ -135,7 +139,6 @@ class _Following:
 
     def __init__(self, state: TableState) -> None:
         self._adds = dict(state.adds)
-        self._paths = {key_of_file(path): path for path in self._adds}
         self._protocol, self._metadata = state.protocol, state.metadata
 
     @property
@@ -157,16 +160,13 @@ class _Following:
             self._metadata = action.get("metaData", self._metadata)
 
     def _remove(self, remove: Mapping[str, Any]) -> None:
-        path = self._paths.pop(key_of_file(remove["path"]), None)
-        if path is None or key_of_action(self._adds.pop(path)) != key_of_action(remove):
+        if self._adds.pop(key_of_action(remove), None) is None:
             raise NotReadableHere
 
     def _add(self, add: Mapping[str, Any]) -> None:
-        key = key_of_file(add["path"])
-        if key in self._paths:
+        if (key := key_of_action(add)) in self._adds:
             raise NotReadableHere
-        self._paths[key] = add["path"]
-        self._adds[add["path"]] = add
+        self._adds[key] = add
 
 
 def load_plain_state(uri: str, version: int) -> TableState:
@@ -180,7 +180,7 @@ def load_plain_state(uri: str, version: int) -> TableState:
         if about["partitionColumns"]:
             raise NotReadableHere
         adds = [_plain_add(each) for each in add_actions_of(table).to_pylist()]
-    return TableState(features, about, {add["path"]: add for add in adds})
+    return TableState.of(features, about, adds)
 
 
 def load_state_here(uri: str, version: int) -> TableState:
@@ -203,8 +203,7 @@ def list_files_here(uri: str, version: int) -> list[tuple[str, Mapping[str, Any]
     try:
         return list_live_files(uri, version)
     except NotReadableHere:
-        adds = _load_marked_state(uri, version).adds
-        return [(path, add.get("deletionVector")) for path, add in adds.items()]
+        return [(add["path"], add.get("deletionVector")) for add in _load_marked_state(uri, version).adds.values()]
 
 
 def _load_marked_state(uri: str, version: int) -> TableState:
@@ -215,7 +214,7 @@ def _load_marked_state(uri: str, version: int) -> TableState:
         table = open_delta(uri, version=version)
         features, about = _about(table, _PLAIN_FEATURES | {_VECTORS})
         live = add_actions_of(table)["path"].to_pylist()
-    return TableState(features, about, _find_added(uri, version, live))
+    return TableState.of(features, about, _find_added(uri, version, live))
 
 
 def _about(table: DeltaTable, features: frozenset[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -233,7 +232,7 @@ def _about(table: DeltaTable, features: frozenset[str]) -> tuple[dict[str, Any],
     }
 
 
-def _find_added(uri: str, version: int, live: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _find_added(uri: str, version: int, live: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the actions that have added these files, from the newest commit backwards.
 
     Raises NotReadableHere where a file was added before those that are searched, or one of them is gone or unclear.
@@ -242,7 +241,7 @@ def _find_added(uri: str, version: int, live: Sequence[str]) -> dict[str, Mappin
     lacking, removed = {key_of_file(path) for path in live}, set[int]()
     if len(lacking) < len(live):  # a file that is there with several vectors
         raise NotReadableHere
-    found: dict[str, Mapping[str, Any]] = {}
+    found: list[Mapping[str, Any]] = []
     for each in range(version, max(-1, version - commits_left), -1):
         if not lacking:
             break
@@ -253,7 +252,7 @@ def _find_added(uri: str, version: int, live: Sequence[str]) -> dict[str, Mappin
         for add in (action["add"] for action in actions if "add" in action):
             if (key := key_of_file(add["path"])) in lacking and key_of_action(add) not in removed:
                 lacking.discard(key)
-                found[add["path"]] = add
+                found.append(add)
         removed |= {key_of_action(action["remove"]) for action in actions if "remove" in action}
     if lacking:
         raise NotReadableHere

@@ -34,8 +34,8 @@ ChangesUnavailableError where nobody reads that version any more, NotReadableHer
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownPaths:
-    """The paths as of `version`, and the files, each with its deletion vector; from `first` on all are in order.
+class _KnownFiles:
+    """The files as of `version`, each with its deletion vector; from `first` on all are in order.
 
     `stamp` is that of the version's commit, by which another log in the same place is noticed.
     """
@@ -43,12 +43,11 @@ class _KnownPaths:
     first: int
     version: int
     stamp: tuple[int, ...] | None
-    paths: Keys
     files: Keys
 
     @property
     def nbytes(self) -> int:
-        return int(self.paths.nbytes + self.files.nbytes)
+        return int(self.files.nbytes)
 
 
 class LivePaths:
@@ -57,7 +56,7 @@ class LivePaths:
     def __init__(self, list_files: ListFiles, bytes_max: int = LIVE_PATHS_BYTES_MAX) -> None:
         self._list_files = list_files
         self._bytes_max = bytes_max
-        self._tables: OrderedDict[str, _KnownPaths] = OrderedDict()
+        self._tables: OrderedDict[str, _KnownFiles] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -68,7 +67,7 @@ class LivePaths:
         """
         known = self._recall(uri)
         if known is None or not known.first <= from_version <= known.version:
-            if not any(commit.files.added or commit.files.removed for commit in commits):
+            if not any(commit.files.came or commit.files.went for commit in commits):
                 return None
             known = self._load(uri, from_version)
         for commit in commits:
@@ -81,23 +80,21 @@ class LivePaths:
         self._replace(uri, replace(known, stamp=commit_stamp(uri, known.version)))
         return None
 
-    def _recall(self, uri: str) -> _KnownPaths | None:
+    def _recall(self, uri: str) -> _KnownFiles | None:
         with self._lock:
             known = self._tables.get(uri)
         same = known is not None and known.version >= 0 and commit_stamp(uri, known.version) == known.stamp
         return known if same else None
 
-    def _load(self, uri: str, version: int) -> _KnownPaths:
+    def _load(self, uri: str, version: int) -> _KnownFiles:
         try:
-            listed = list(self._list_files(uri, version)) if version >= 0 else []
+            listed = self._list_files(uri, version) if version >= 0 else []
         except NotReadableHere as error:
             raise ChangesUnavailableError(f"the files of version {version} cannot be listed any more") from error
-        paths, files = (key_of_file(path) for path, _ in listed), (key_of_file(path, each) for path, each in listed)
-        return _KnownPaths(
-            version, version, None, *(np.unique(np.fromiter(each, np.uint64)) for each in (paths, files))
-        )
+        files = np.fromiter((key_of_file(path, vector) for path, vector in listed), np.uint64)
+        return _KnownFiles(version, version, None, np.unique(files))
 
-    def _replace(self, uri: str, known: _KnownPaths | None) -> None:
+    def _replace(self, uri: str, known: _KnownFiles | None) -> None:
         with self._lock:
             before = self._tables.pop(uri, None)
             self._bytes -= before.nbytes if before else 0
@@ -109,11 +106,9 @@ class LivePaths:
                 self._bytes -= self._tables.popitem(last=False)[1].nbytes
 
 
-def _follow(known: _KnownPaths, commit: Commit) -> _KnownPaths:
+def _follow(known: _KnownFiles, commit: Commit) -> _KnownFiles:
     """Take in the next version, whose files are in order."""
-    moves = commit.files
-    paths = _moved(known.paths, moves.removed, moves.added)
-    return _KnownPaths(known.first, commit.version, None, paths, _moved(known.files, moves.went, moves.came))
+    return _KnownFiles(known.first, commit.version, None, _moved(known.files, commit.files.went, commit.files.came))
 
 
 def _moved(keys: Keys, gone: frozenset[FileKey], come: frozenset[FileKey]) -> Keys:
@@ -126,13 +121,12 @@ def _moved(keys: Keys, gone: frozenset[FileKey], come: frozenset[FileKey]) -> Ke
     return keys
 
 
-def _find_unfit(known: _KnownPaths, moves: FileMoves) -> str:
+def _find_unfit(known: _KnownFiles, moves: FileMoves) -> str:
     if len(_places(known.files, moves.went)) < len(moves.went):
         return "it removes a file that is not in the table"
-    if len(_places(known.paths, moves.bringing - moves.removed)):
+    if len(_places(known.files, moves.bringing - moves.went)):
         return "it adds a file that is in the table already"
-    described = moves.added - moves.bringing - moves.removed
-    if not moves.removed and len(_places(known.paths, described)) < len(described):
+    if len(_places(known.files, moves.described)) < len(moves.described):
         return "it adds a file, takes none away, and says that no row has changed"
     return ""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from iscp.adapters.delta.log.action_fields import FileKey, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import Action
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, log_of, read_actions, version_of
 from iscp.adapters.delta.log.deletion_vectors import load_vector
@@ -42,7 +43,7 @@ class _Listed:
     version: int
     stamp: tuple[int, ...] | None
     checkpoints: Checkpoints
-    files: Mapping[str, Vector]
+    files: Mapping[FileKey, Named]
 
 
 class ReadableFiles:
@@ -66,9 +67,10 @@ class ReadableFiles:
         if listed is None:
             first = version_of(checkpoints[0][0], checkpoints=True) if checkpoints else None
             certain = len(checkpoints) <= 1 and (first or 0) <= version
-            found = dict((list_files if certain else list_by_spark)(uri, version))
-            listed = _Listed(version, commit_stamp(uri, version), checkpoints, found)
-        require_readable(uri, listed.files.items())
+            found = (list_files if certain else list_by_spark)(uri, version)
+            by_key = {key_of_file(*named): named for named in found}
+            listed = _Listed(version, commit_stamp(uri, version), checkpoints, by_key)
+        require_readable(uri, listed.files.values())
         self._keep(uri, listed)
 
     def _recall(self, uri: str, version: int, checkpoints: Checkpoints) -> _Listed | None:
@@ -95,17 +97,16 @@ def _newest_checkpoints(uri: str) -> Checkpoints:
 
 
 def _follow(uri: str, known: _Listed, version: int) -> _Listed | None:
-    """A file that is removed under another spelling stays, and does no harm. None: a commit is not there any more."""
+    """Return the files of the later version. None: a commit is not there any more."""
     followed = dict(known.files)
     for each in range(known.version + 1, version + 1):
         if (actions := read_actions(uri, each)) is None:
             return None
         for action in actions:
             if "remove" in action:
-                followed.pop(action["remove"]["path"], None)
-        followed.update(
-            (action["add"]["path"], action["add"].get("deletionVector")) for action in actions if "add" in action
-        )
+                followed.pop(key_of_action(action["remove"]), None)
+        for add in (action["add"] for action in actions if "add" in action):
+            followed[key_of_action(add)] = add["path"], add.get("deletionVector")
     return _Listed(version, commit_stamp(uri, version), known.checkpoints, followed)
 
 

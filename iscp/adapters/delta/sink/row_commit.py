@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from iscp.adapters.delta.log.action_fields import FileKey, key_of_action
 from iscp.adapters.delta.log.actions import statistics_of
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.log.deletion_vectors import Places, pack_vectors, vectors_path
@@ -87,19 +88,19 @@ class RowCommit:
         size = self._write_parquet(rows, path)
         self.actions.append({"cdc": {"path": path, "partitionValues": {}, "size": size, "dataChange": False}})
 
-    def _write_rows(self, change: RowChange) -> frozenset[str]:
+    def _write_rows(self, change: RowChange) -> frozenset[FileKey]:
         """Write the rows that come, and with them what is left of files that are not to stay.
 
-        Return the paths of these files.
+        Return the keys of these files.
         """
         counts = {
-            file.add["path"]: FileRows(rows_of(file), rows_of(file) - len(file.gone) - len(at))
+            key_of_action(file.add): FileRows(rows_of(file), rows_of(file) - len(file.gone) - len(at))
             for file, at in zip(self.files, change.places, strict=True)
         }
         merged = files_to_merge(counts, len(change.coming))
         parts = [change.coming]
         for file, at in zip(self.files, change.places, strict=True):
-            if file.add["path"] in merged:
+            if key_of_action(file.add) in merged:
                 left = np.ones(rows_of(file), np.bool_)
                 left[file.gone] = left[at] = False
                 parts.append(file.read(change.coming.schema, np.flatnonzero(left)))
@@ -111,13 +112,14 @@ class RowCommit:
             self.actions.append({"add": added | {"dataChange": True, "stats": _statistics(rows)}})
         return merged
 
-    def _mark_gone(self, places: Sequence[Places], merged: frozenset[str]) -> None:
+    def _mark_gone(self, places: Sequence[Places], merged: frozenset[FileKey]) -> None:
         marked, vectors = [], []
         for file, at in zip(self.files, places, strict=True):
             gone = np.sort(np.concatenate([file.gone, at]), kind="stable")  # no row is in both
-            if len(at) or file.add["path"] in merged:
+            is_merged = key_of_action(file.add) in merged
+            if len(at) or is_merged:
                 self.actions.append({"remove": _removed(file.add, self.now_ms)})
-            if len(at) and file.add["path"] not in merged and len(gone) < rows_of(file):
+            if len(at) and not is_merged and len(gone) < rows_of(file):
                 marked.append(file.add)
                 vectors.append(gone)
         if not vectors:

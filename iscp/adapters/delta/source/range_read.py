@@ -47,14 +47,14 @@ _UNREAD = frozenset({"stats"})
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The files of a snapshot, and by their paths their actions as JSON.
+    """The files of a snapshot, and of each the action as JSON.
 
     `shape`: what the table is then; None: only Spark opens it.
     """
 
     files: tuple[SnapshotFile, ...]
     shape: Shape | None
-    actions: Mapping[str, str]
+    actions: Mapping[SnapshotFile, str]
 
 
 class DeltaRangeReader:
@@ -83,7 +83,7 @@ class DeltaRangeReader:
     def _read_directly(self, uri: str, listing: _Listing, found: RangeFiles) -> pa.Table | None:
         if not self._bytes_max or listing.shape is None or found.parts:
             return None
-        chosen = [_file(json.loads(listing.actions[path])["add"]) for path in found.whole]
+        chosen = [_file(json.loads(listing.actions[file])["add"]) for file in found.whole]
         try:
             return read_files(uri, chosen, listing.shape, Allowance(self._bytes_max))
         except (NotDirectError, TooLargeError):
@@ -123,12 +123,12 @@ class DeltaRangeReader:
 
 
 def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, listing: _Listing, found: RangeFiles) -> DataFrame:
-    whole = [listing.actions[path] for path in found.whole]
+    whole = [listing.actions[file] for file in found.whole]
     frames = [frame_of_files(opened, session, whole)] if whole else []
-    for path, pieces in found.parts.items():
+    for file, pieces in found.parts.items():
         # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
         spans_of = partial(row_spans, pieces=pieces)
-        frames += frames_of_places(opened, session, listing.actions[path], path, spans_of)
+        frames += frames_of_places(opened, session, listing.actions[file], file.path, spans_of)
     return without_void(reduce(lambda one, other: one.unionAll(other), frames))
 
 
@@ -140,13 +140,14 @@ def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) ->
     )
     vector = F.to_json("deletionVector")
     found = frame.select("path", "size", rows.alias("rows"), vector.alias("vector"), action.alias("action"))
-    table = sorted(found.toArrow().to_pylist(), key=lambda row: str(row["path"]))
+    table = sorted(found.toArrow().to_pylist(), key=lambda row: (str(row["path"]), str(row["vector"])))
     require_readable(uri, ((row["path"], row["vector"] and json.loads(row["vector"])) for row in table))
     files = tuple(SnapshotFile(row["path"], _size_of(row), _vector_id(row["vector"])) for row in table)
     shape = None
     with suppress(StorageError, InvalidRequest):  # of a table that only Spark opens nothing is read without it
         shape = open_version(uri, version, None)[0]
-    return _Listing(files, shape, {row["path"]: f'{{"add":{row["action"]}}}' for row in table})
+    actions = (f'{{"add":{row["action"]}}}' for row in table)
+    return _Listing(files, shape, dict(zip(files, actions, strict=True)))
 
 
 def _file(add: Mapping[str, Any]) -> ChangeFile:

@@ -39,7 +39,7 @@ class _Files:
         with self._lock:
             state = self.reader.read_state(version)
             if self._opened is None or self._opened[0] is not state:
-                self._opened = state, self._open(state.adds)
+                self._opened = state, self._open([*state.adds.values()])
             return self._opened[1]
 
     def added(self, version: int) -> list[Mapping[str, Any]]:
@@ -47,11 +47,12 @@ class _Files:
         with self._lock:
             return [*self.reader.read_state(version).adds.values()]
 
-    def _open(self, adds: Mapping[str, Mapping[str, Any]]) -> list[DataFile]:
+    def _open(self, adds: Sequence[Mapping[str, Any]]) -> list[DataFile]:
         # A clone has its files elsewhere.
-        if any(map(lies_elsewhere, adds)) or sum(add.get("size") or 0 for add in adds.values()) > SEARCHED_BYTES_MAX:
+        elsewhere = any(lies_elsewhere(add["path"]) for add in adds)
+        if elsewhere or sum(add.get("size") or 0 for add in adds) > SEARCHED_BYTES_MAX:
             raise NotReadableHere
-        return open_files(self.reader.uri, adds.values())
+        return open_files(self.reader.uri, adds)
 
 
 class RowLookup:

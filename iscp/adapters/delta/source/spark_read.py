@@ -236,8 +236,8 @@ def _list_files(
 
 def _list_by_spark(session: SparkSession, uri: str, version: int) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
     with reading_changes(f"list the files of {uri}"):
-        adds = _load_state(session, uri, version).adds
-    return [(path, add.get("deletionVector")) for path, add in adds.items()]
+        adds = _load_state(session, uri, version).adds.values()
+    return [(add["path"], add.get("deletionVector")) for add in adds]
 
 
 def _load_state(session: SparkSession, uri: str, version: int) -> TableState:
@@ -246,8 +246,7 @@ def _load_state(session: SparkSession, uri: str, version: int) -> TableState:
         files = frame_of_java(snapshot.allFiles().toDF(), session)
         found = files.select(action_json(files).alias("add")).toArrow()["add"].to_pylist()
         about = json.loads(snapshot.protocol().json()) | json.loads(snapshot.metadata().json())
-    adds = [json.loads(each) for each in found]
-    return TableState(about["protocol"], about["metaData"], {add["path"]: add for add in adds})
+    return TableState.of(about["protocol"], about["metaData"], map(json.loads, found))
 
 
 def action_json(files: DataFrame, without: Collection[str] = ()) -> Column:

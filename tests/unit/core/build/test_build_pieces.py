@@ -30,15 +30,24 @@ PATHS = st.text("ab/%é ", min_size=1, max_size=8)
 FILES = st.lists(
     st.builds(SnapshotFile, PATHS, SIZES, st.sampled_from(["", "u1", "u2"])),
     max_size=30,
-    unique_by=lambda file: file.path,
+    unique_by=lambda file: (file.path, file.vector_id),
 )
-Piece = tuple[str, int]
+"""Paths are there several times, with another vector each."""
+
+Piece = tuple[str, str, int]
 
 
-def pieces(found: RangeFiles, files: list[SnapshotFile]) -> list[Piece]:
-    sizes = {file.path: file.size.bytes for file in files}
-    whole = [(path, each.number) for path in found.whole for each in parts_of(path, sizes[path], PIECE)]
-    return whole + [(path, each.number) for path, parts in found.parts.items() for each in parts]
+def named(file: SnapshotFile) -> tuple[str, str]:
+    return file.path, file.vector_id
+
+
+def all_pieces(files: list[SnapshotFile]) -> list[Piece]:
+    return [(*named(file), each.number) for file in files for each in parts_of(file.path, file.size.bytes, PIECE)]
+
+
+def pieces(found: RangeFiles) -> list[Piece]:
+    whole = all_pieces(found.whole)
+    return whole + [(*named(file), each.number) for file, parts in found.parts.items() for each in parts]
 
 
 @given(FILES, st.lists(st.integers(0, 40), max_size=20))
@@ -48,9 +57,9 @@ def test_each_piece_is_in_one_range_of_any_tiling(files: list[SnapshotFile], cut
         tile = tiles.pop(cut % len(tiles))
         tiles += children(tile) if depth(tile) < DEPTH_MAX else (tile,)
     ranges = [files_in_range(files, PIECE, tile) for tile in tiles]
-    found = sorted(itertools.chain.from_iterable(pieces(each, files) for each in ranges))
+    found = sorted(itertools.chain.from_iterable(map(pieces, ranges)))
     assert found == sorted(
-        (file.path, each.number) for file in files for each in parts_of(file.path, file.size.bytes, PIECE)
+        (file, each.number) for file in files for each in parts_of(file.path, file.size.bytes, PIECE)
     )
     assert len(found) == count_pieces((file.size.bytes for file in files), PIECE)
     counted = [file for file in files if file.size.rows >= 0]
@@ -64,7 +73,7 @@ def test_each_piece_is_in_one_range_of_any_tiling(files: list[SnapshotFile], cut
 def test_a_range_is_its_halves(files: list[SnapshotFile], range_id: int) -> None:
     whole, (left, right) = files_in_range(files, PIECE, range_id), children(range_id)
     halves = [files_in_range(files, PIECE, each) for each in (left, right)]
-    assert sorted(pieces(whole, files)) == sorted([each for half in halves for each in pieces(half, files)])
+    assert sorted(pieces(whole)) == sorted([each for half in halves for each in pieces(half)])
 
 
 def test_files_and_deletion_vectors_are_distinguished_and_so_are_parts() -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from iscp.adapters.delta.log.action_fields import FileKey, key_of_action
 from iscp.adapters.delta.log.commits import read_commit
 from iscp.adapters.delta.log.deletion_vectors import read_vector
 from iscp.adapters.delta.log.live_files import (
@@ -50,8 +51,8 @@ def states(tmp_path: Path) -> dict[int, TableState]:
     return {version: reader.read_state(version) for version in range(10)}
 
 
-def vectors(adds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {path: add.get("deletionVector") for path, add in adds.items()}
+def vectors(adds: Mapping[FileKey, Mapping[str, Any]]) -> dict[str, Any]:
+    return {add["path"]: add.get("deletionVector") for add in adds.values()}
 
 
 def test_behind_a_checkpoint_it_is_the_state_that_commits_had_come_to(
@@ -84,7 +85,7 @@ def test_commits_before_the_oldest_file_may_be_gone_and_no_others(
         version
         for version in range(10)
         for action in map(json.loads, commit_path(uri, version).read_text().splitlines())
-        if "add" in action and states[9].adds.get(action["add"]["path"]) == action["add"]
+        if "add" in action and states[9].adds.get(key_of_action(action["add"])) == action["add"]
     )
     for version in range(oldest):
         commit_path(uri, version).unlink()
@@ -107,6 +108,8 @@ def test_the_last_action_of_a_file_counts_that_no_other_takes_back(
     commit_path(uri, 11).write_text(json.dumps({"remove": gone}))
     with pytest.raises(NotReadableHere):
         load_state_here(uri, 10)
+    followed = StateReader(uri, lambda *_: states[9])
+    assert [len(followed.read_state(version).adds) - len(states[9].adds) for version in (9, 10, 11)] == [0, 1, 0]
     assert load_state_here(uri, 11).adds == states[9].adds
     commit_path(uri, 12).write_text(json.dumps({"future": {}}))
     with pytest.raises(NotReadableHere):

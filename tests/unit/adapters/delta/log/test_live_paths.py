@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,13 +11,21 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.log.action_fields import key_of_file
-from iscp.adapters.delta.log.commits import Commit, FileMoves
+from iscp.adapters.delta.log.commits import Commit, FileMoves, read_commit
 from iscp.adapters.delta.log.live_paths import LivePaths
+from iscp.adapters.delta.log.readable_files import Named
 from tests.fakes.commit_files import commit_path
 
 
-def keys(paths: Iterable[str]) -> frozenset[int]:
-    return frozenset(map(key_of_file, paths))
+def named(file: str) -> Named:
+    """The path and vector of `PATH`, or of `PATH@OFFSET`."""
+    path, _, offset = file.partition("@")
+    vector = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": int(offset)} if offset else None
+    return path, vector
+
+
+def keys(files: Iterable[str]) -> frozenset[int]:
+    return frozenset(key_of_file(*named(each)) for each in files)
 
 
 @dataclass
@@ -33,7 +42,9 @@ class History:
         version = len(self.commits)
         there = self.files[version - 1]
         come, gone = keys(added), keys(removed)
-        moves = FileMoves(come, frozenset() if described else come, gone, come, gone)
+        moves = FileMoves(
+            come, gone, frozenset() if described else come, come if described and not gone else frozenset()
+        )
         self.commits.append(Commit(version, 0.0, "", None, "", None, True, False, None, 0, files=moves))
         self.files[version] = (there - removed) | added
         again = added & (there - removed)
@@ -44,9 +55,9 @@ class History:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(str(version))
 
-    def list_files(self, uri: str, version: int) -> Iterable[tuple[str, None]]:
+    def list_files(self, uri: str, version: int) -> Iterable[Named]:
         self.listed.append(version)
-        return [(name, None) for name in self.files[version]]
+        return map(named, self.files[version])
 
     def check(self, live: LivePaths, after: int, to: int) -> None:
         found = live.find_odd(self.uri, after, self.commits[after + 1 : to + 1])
@@ -57,7 +68,7 @@ class History:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_range_of_a_history_finds_its_first_odd_version(tmp_path: Path, seed: int) -> None:
     draw, history = random.Random(seed), History(str(tmp_path))
-    names = [f"f{number}" for number in range(12)]
+    names = [f"f{number % 6}" + ("@1" if number % 2 else "") for number in range(6)] + ["f0@1", "f1", "f1@2", "f2@1"]
     for _ in range(40):
         there = sorted(history.files[len(history.commits) - 1])
         free = [name for name in names if name not in there]
@@ -118,12 +129,46 @@ def test_no_more_names_are_remembered_than_allowed(tmp_path: Path) -> None:
 
 
 def test_a_file_is_removed_with_the_vector_that_it_has_and_no_other(tmp_path: Path) -> None:
-    vectors = [None, *({"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": offset} for offset in (1, 9))]
-    path, files = key_of_file("a"), [key_of_file("a", vector) for vector in vectors]
     history = History(str(tmp_path))
     history.commit({"a"}, set())
-    for removed in (0, 1, 2):
-        moves = FileMoves(frozenset(), frozenset(), frozenset({path}), frozenset(), frozenset({files[removed]}))
-        commit = Commit(1, 0.0, "", None, "", None, True, False, None, 0, files=moves)
-        found = LivePaths(lambda *_: [("a", vectors[1])]).find_odd(history.uri, 0, [commit])
-        assert (found is None) is (removed == 1)
+    for removed in ("a", "a@1", "a@9"):
+        commit = Commit(1, 0.0, "", None, "", None, True, False, None, 0, files=FileMoves(went=keys([removed])))
+        found = LivePaths(lambda *_: [named("a@1")]).find_odd(history.uri, 0, [commit])
+        assert (found is None) is (removed == "a@1")
+
+
+OF_FILE = {"path": "a", "partitionValues": {}, "size": 1}
+
+
+def moves_of(uri: Path, *actions: tuple[str, str, bool]) -> FileMoves:
+    """Of a commit that adds or removes files, each with whether data changes by it."""
+    lines = []
+    for kind, file, changes in actions:
+        path, vector = named(file)
+        about = OF_FILE | {"path": path, "dataChange": changes}
+        marked = {"deletionVector": {**vector, "sizeInBytes": 1, "cardinality": 1}} if vector else {}
+        lines.append(json.dumps({kind: about | marked}))
+    path = commit_path(str(uri), 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines))
+    commit = read_commit(str(uri), 1)
+    assert commit is not None
+    return commit.files
+
+
+def test_a_file_that_brings_no_rows_is_there_or_takes_the_place_of_another(tmp_path: Path) -> None:
+    assert moves_of(tmp_path, ("add", "a", False)).described == keys(["a"])
+    assert moves_of(tmp_path, ("add", "a@1", False)).described == keys(["a@1"])
+    assert moves_of(tmp_path, ("remove", "b", False), ("add", "a", False)).described == keys([])
+    assert moves_of(tmp_path, ("remove", "a", False), ("add", "a@1", False)).described == keys([])
+    assert moves_of(tmp_path, ("remove", "b", False), ("add", "a@1", False)).described == keys(["a@1"])
+    assert moves_of(tmp_path, ("remove", "a", True), ("add", "a@1", True)).bringing == keys(["a@1"])
+
+
+def test_a_file_of_two_vectors_is_added_again_though_one_of_them_went(tmp_path: Path) -> None:
+    history = History(str(tmp_path))
+    history.commit({"a@1", "a@2"}, set())
+    history.commit(set(), {"a@1"})
+    history.commit({"a@2"}, set())
+    assert history.odd == {2}
+    history.check(LivePaths(history.list_files), 0, 2)
