@@ -353,6 +353,11 @@ class ConsumerKind(ABC):
     delete_target: Callable[[DeletionOrder, ConsumerEnvironment], Deleted] | None = None
     """Delete a job's target, and what is stored beside it, as `Sink.delete` describes it."""
 
+    maintained: Callable[[JobRow, Callable[[], bool]], str] | None = None
+    """Wait until what a run's commits have made due at a job's target is done, or until the function returns True that
+    says the run was stopped. Return what the user should know of what was not done, or an empty text.
+    """
+
     refresh: RefreshHandler | None = None
     """Work on a job at times of the kind's own choice, not of the job's source.
 

@@ -91,7 +91,7 @@ class Local:
         ]
 
     def units(self, runner: IterationRunner | None = None) -> UnitRunner:
-        return UnitRunner(runner or Runner(self.ports, Bounds()), self.source, self.clock)
+        return UnitRunner(runner or Runner(self.ports, Bounds()), self.source, self.clock, lambda name: self.kind)
 
     def run(
         self,

@@ -72,6 +72,7 @@ class LocalEngine:
         tables = TableAccess(spark, self._clock, failpoints, config.spark.direct_bytes_max)
         self._source = source = tables.source()
         self._indexes = cache(lambda: index_services(config, self._clock, failpoints, awaited=True))
+        self._closing.callback(self._end_maintenance)
         registry = ConsumerRegistry(config.consumers.allow, self._indexes)
         self._kinds = registry.kind
         self._catalog = catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
@@ -135,7 +136,7 @@ class LocalEngine:
     ) -> LocalRun:
         """Return a run of the plan, which `LocalRun.run` carries out."""
         self._require_usable()
-        units = UnitRunner(self._runner, self._source, self._clock)
+        units = UnitRunner(self._runner, self._source, self._clock, self._kinds)
         return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
 
     def watch(
@@ -177,7 +178,8 @@ class LocalEngine:
             raise InvalidRequest(
                 f"{row.key.job_name!r} has not been built", about="job", remedy="Refresh it, then verify"
             )
-        return UnitRunner(self._runner, self._source, self._clock).verify(row, repair=repair)
+        units = UnitRunner(self._runner, self._source, self._clock, self._kinds)
+        return units.verify(row, repair=repair)
 
     def explain(self, request: RegisterRequest) -> QueryExplanation:
         """Explain how a view's query is maintained. Raises InvalidRequest."""
@@ -193,9 +195,13 @@ class LocalEngine:
             self._deferred.give_up()
 
     def close(self) -> None:
-        """Stop Spark, if it was started for this."""
+        """End the maintenance of indexes, and stop Spark, if it was started for this."""
         self._closed = True
         self._closing.close()
+
+    def _end_maintenance(self) -> None:
+        for end in self._indexes().closing if self._indexes.cache_info().currsize else ():
+            end()
 
     def _require_usable(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ the source's. An index without its rows, or with another definition, is written 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from iscp.consumers.index.index_check import IndexCheck
 from iscp.consumers.index.index_consumer import IndexConsumer
@@ -46,6 +46,7 @@ class IndexKindBase(ConsumerKind):
         self._embeddings = services.embeddings
         self._failpoints = services.failpoints
         self._maintainer = IndexMaintainer(services.clock, awaited=services.awaited)
+        services.closing.append(self._maintainer.close)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.columns:
@@ -83,6 +84,9 @@ class IndexKindBase(ConsumerKind):
         store = IndexStore(job.spec.consumer.target, self._failpoints)
         wait_s = self._maintainer.maintain(store, self._plan(job).options) if store.exists() else IDLE_S
         return (), self._maintainer.clock.now_s() + wait_s
+
+    def maintained(self, row: JobRow, stopped: Callable[[], bool]) -> str:
+        return self._maintainer.wait(IndexStore(row.spec.consumer.target, self._failpoints), stopped)
 
     def figures(self, row: JobRow) -> Mapping[str, float]:
         store = IndexStore(row.spec.consumer.target, self._failpoints)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from iscp.index.embedding.embedding_services import EmbeddingServices
 from iscp.ports.system import Clock, Failpoints
@@ -12,10 +13,12 @@ from iscp.ports.system import Clock, Failpoints
 class IndexServices:
     """The embedders that jobs may name, the clock of maintenance, and where tests make it die.
 
-    `awaited`: the process does not end before the maintenance that is due after its commits, as nobody else does it.
+    `awaited`: runs wait for the maintenance that is due after their commits, as nobody else does it. `closing` ends
+    what is at work, before the process ends.
     """
 
     embeddings: EmbeddingServices
     clock: Clock
     failpoints: Failpoints
     awaited: bool = False
+    closing: list[Callable[[], None]] = field(default_factory=list)

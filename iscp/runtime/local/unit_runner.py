@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from iscp.core.run.run_words import words_of_a_run
 from iscp.core.run.unit_progress import JobProgress
 from iscp.core.values.errors import Canceled, ErrorCode, IscpError, PermanentError
 from iscp.core.values.untrusted_values import error_code, named_error
+from iscp.ports.consumer import ConsumerKind
 from iscp.ports.engine import IterationRunner
 from iscp.ports.source import ChangeSource
 from iscp.ports.system import Clock
@@ -33,8 +34,11 @@ NO_TALLIES: Mapping[str, UsageTally] = MappingProxyType({})
 class UnitRunner:
     """Runs iterations without a node. Safe for threads, each of which has units of its own."""
 
-    def __init__(self, runner: IterationRunner, source: ChangeSource, clock: Clock) -> None:
+    def __init__(
+        self, runner: IterationRunner, source: ChangeSource, clock: Clock, kinds: Callable[[str], ConsumerKind]
+    ) -> None:
         self._runner = runner
+        self._kinds = kinds
         self._source = source
         self._clock = clock
         self._numbers = itertools.count(1)
@@ -73,7 +77,7 @@ class UnitRunner:
                 if (tally := tallies.get(outcome.row.job_id)) is not None:
                     tally.spark = joined_needs(tally.spark, outcome.spark)
                 jobs[outcome.row.job_id].take(outcome, self._clock.monotonic_s() - began_s)
-        return [jobs[row.job_id].result for row in rows]
+        return [self._maintained(row, jobs[row.job_id].result) for row in rows]
 
     def verify(self, row: JobRow, *, repair: bool) -> VerifyReport:
         """Compare a job's target with its source, and with `repair` make it equal. Raises IscpError."""
@@ -86,7 +90,19 @@ class UnitRunner:
         if not outcome.ok or outcome.verified is None:
             why = words_of_a_run(outcome.error_msg) or "nothing was compared"
             raise PermanentError(why, code=ErrorCode(outcome.error_code))
+        if repair and (words := self._left_unmaintained(row)):
+            log.warning("target.unmaintained: %s", words)
         return outcome.verified
+
+    def _maintained(self, row: JobRow, result: RunResult) -> RunResult:
+        """Wait for the maintenance of a target that was changed: the process may end after this."""
+        if not result.iterations or not (words := self._left_unmaintained(row)):
+            return result
+        return replace(result, warning=f"{result.warning}; {words}" if result.warning else words)
+
+    def _left_unmaintained(self, row: JobRow) -> str:
+        kind = self._kinds(row.spec.consumer.kind)
+        return kind.maintained(row, self._stopped.is_set) if kind.maintained is not None else ""
 
     def stop(self) -> None:
         """Have what runs end before its next commit, and begin nothing more."""

@@ -6,10 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import cast
+
+import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.consumers.index import index_maintainer
 from iscp.consumers.index.index_maintainer import IndexMaintainer
 from iscp.core.values.errors import StorageError
 from iscp.index.lance.index_store import IndexStore, OpenIndex
@@ -63,6 +67,48 @@ def test_an_index_that_changes_again_keeps_its_turn() -> None:
         each.free.set()
         assert each.tried.wait(WAIT_S)
     assert opened == ["first", "busy", "last"]
+
+
+def wait(maintainer: IndexMaintainer, store: Store, stopped: Callable[[], bool] = lambda: False) -> str:
+    return maintainer.wait(cast(IndexStore, store), stopped)
+
+
+def test_a_run_waits_for_what_it_has_hastened_and_hears_why_it_failed() -> None:
+    maintainer = IndexMaintainer(SystemClock(), awaited=True)
+    store = Store("words", StorageError("a disk is gone"), [])
+    hasten(maintainer, store)
+    threading.Timer(0.05, store.free.set).start()
+    words = wait(maintainer, store)
+    assert ("words" in words, "a disk is gone" in words, "next run" in words) == (True, True, True)
+    assert wait(maintainer, store) == "", "what was heard is not said of the next run"
+
+
+def test_a_run_that_is_stopped_and_one_whose_time_is_over_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    maintainer = IndexMaintainer(SystemClock(), awaited=True)
+    store = Store("words", StorageError("gone"), [])
+    hasten(maintainer, store)
+    assert "the run was ended" in wait(maintainer, store, lambda: True)
+    monkeypatch.setattr(index_maintainer, "AWAITED_S", 0.0)
+    assert "still being maintained" in wait(maintainer, store)
+    store.free.set()
+
+
+def test_a_process_that_ends_finishes_what_is_at_work_and_names_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    maintainer = IndexMaintainer(SystemClock(), awaited=True)
+    opened: list[str] = []
+    first, second = (Store(name, StorageError("gone"), opened) for name in ("first", "second"))
+    hasten(maintainer, first)
+    hasten(maintainer, second)
+    assert first.begun.wait(WAIT_S)
+    threading.Timer(0.05, first.free.set).start()
+    maintainer.close()
+    assert opened == ["first"]
+    assert [name for name in ("first", "second") if f"the index {name} is not maintained" in caplog.text] == [
+        "first",
+        "second",
+    ]
+    hasten(maintainer, second)
+    assert opened == ["first"], "nothing is begun after it"
 
 
 def test_what_was_maintained_before_does_not_keep_the_next_from_its_turn() -> None:

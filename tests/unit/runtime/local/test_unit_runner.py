@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
@@ -164,3 +165,18 @@ def test_a_comparison_says_what_differs_and_repairs_it(local: Local) -> None:
     assert local.target("copy").rows == {1: "a", 9: "x"}
     units.verify(row, repair=True)
     assert local.target("copy").rows == local.source.states[-1]
+
+
+def test_a_result_says_what_was_left_undone_at_a_target_that_was_changed(local: Local) -> None:
+    heard: list[str] = []
+
+    def maintained(row: JobRow, stopped: Callable[[], bool]) -> str:
+        heard.append(row.key.job_name)
+        return "the index is not maintained: a disk is full"
+
+    local.kind.maintained = maintained
+    (first,) = local.units().bring_up(rows(local, "copy"))
+    assert (first.state, first.warning) == (ResultState.UPDATED, "the index is not maintained: a disk is full")
+    assert first.document()["warning"] == first.warning
+    (again,) = local.units().bring_up(rows(local, "copy"))
+    assert (again.warning, heard) == ("", ["copy"]), "nothing is due at a target that was not written to"
