@@ -77,7 +77,7 @@ def compose_services(
         nodes,
         ClusterViews(owner, cluster.membership, nodes, clock, config.probe).view,
         SourceReleases(holds, kind),
-        DeadLetterReader(kind, places).read,
+        DeadLetterReader(kind, places, deaths=foundation.deaths).read,
     )
     resharder = Resharder(owner, catalog, kind, validator)
     operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes, foundation.kinds.described)

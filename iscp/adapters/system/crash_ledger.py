@@ -1,9 +1,11 @@
 """Notes which jobs each thread works on, and reads after a crash of the process whose work it was.
 
-Three files in a directory that outlives the process: `work`, to which each thread appends what it begins and what it
+Four files in a directory that outlives the process: `work`, to which each thread appends what it begins and what it
 ends; `crash`, to which Python's fault handler writes when a signal of a crash ends the process, from within C and
-without memory of its own; `deaths.json`, what came of both at the starts since. These files are there as long as the
-machine is, without a sync: only the process dies. SIGKILL and SIGTERM leave nothing in `crash`.
+without memory of its own; `running`, which names the machine's start and is removed where the process ends in order;
+`deaths.json`, what came of these at the starts since. These files are there as long as the machine is, without a sync:
+only the process dies. SIGKILL leaves nothing in `crash`; where `running` is there, and the machine has not been started
+since, the process was killed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from iscp.adapters.system.file_replace import private_directory, replace_file
-from iscp.core.job.job_deaths import AtWork, Crash, Deaths, parse_crash, suspects
+from iscp.core.job.job_deaths import KILLED, AtWork, Crash, Deaths, parse_crash, suspects
 from iscp.core.job.job_row import JobRow
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ DUMP_BYTES_MAX = 256 * 1024
 JOBS_MAX = 1_000
 """Jobs whose deaths are remembered; of more those whose last one is the longest ago are forgotten."""
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FORMAT = 1
 _LIBRARIES = ("iscp", "deltalake", "pyarrow", "pylance")
 """Libraries whose new version has every job tried again."""
@@ -47,6 +50,7 @@ class CrashLedger:
         """Reads what the last process left. Raises OSError."""
         private_directory(directory)
         self._work, self._deaths_file = directory / "work", directory / "deaths.json"
+        self._running = directory / "running"
         self._lock = threading.Lock()
         self._threads: dict[int, list[str]] = {}
         self._versions = [_version(name) for name in _LIBRARIES]
@@ -56,11 +60,14 @@ class CrashLedger:
         self._size = 0
         self._dump: IO[bytes] = (directory / "crash").open("wb")
         faulthandler.enable(self._dump, all_threads=True)
+        self._running.write_text(_machine_start())
 
     def close(self) -> None:
         faulthandler.disable()
         self._dump.close()
         os.close(self._fd)
+        with suppress(OSError):  # of a full disk, or one that is gone: then it counts as killed
+            self._running.unlink(missing_ok=True)
 
     @contextmanager
     def at_work(self, rows: Sequence[JobRow]) -> Iterator[None]:
@@ -127,15 +134,20 @@ class CrashLedger:
     # --- at the start -------------------------------------------------------------------------------------------
 
     def _count_last(self, dump: Path, now_s: float) -> None:
-        """Count the death of the last process, if it was a crash, for the jobs that were at work."""
+        """Count the death of the last process, if it crashed or was killed, for the jobs that were at work."""
         crash = parse_crash(_beginning(dump, DUMP_BYTES_MAX))
         if crash is None:
-            return
+            began = _beginning(self._running, DUMP_BYTES_MAX)
+            if not began or began != _machine_start():
+                return
+            crash = Crash(KILLED)
         found = suspects(crash, _read_work(self._work))
         jobs = {job_id: name for each in found for job_id, name in each.jobs.items()}
         for job_id in jobs:
             before = self.of(job_id)
-            self._deaths[job_id] = replace(before, count=before.count + 1, at_s=now_s, signal=crash.signal)
+            kills = crash.signal == KILLED
+            counted = {"kills": before.kills + 1} if kills else {"count": before.count + 1}
+            self._deaths[job_id] = replace(before, at_s=now_s, signal=crash.signal, **counted)
         latest = sorted(self._deaths.items(), key=lambda item: item[1].at_s)[-JOBS_MAX:]
         self._deaths = dict(latest)
         self._save()
@@ -177,6 +189,14 @@ def _beginning(file: Path, bytes_max: int) -> str:
         with file.open("rb") as opened:
             return opened.read(bytes_max).decode(errors="replace")
     except FileNotFoundError:
+        return ""
+
+
+def _machine_start() -> str:
+    """Return what names the start of this machine; empty where it has no name, and nothing counts as killed then."""
+    try:
+        return _BOOT_ID.read_text()
+    except OSError:
         return ""
 
 

@@ -15,7 +15,16 @@ from typing import NamedTuple
 from iscp.core.values.errors import NodeKilled
 
 DEATHS_MAX = 2
-"""How often in a row a node's process dies while a job is at work, before that node runs the job no more."""
+"""How often in a row a node's process crashes while a job is at work, before that node runs the job no more."""
+
+KILLS_FEARED = 2
+"""How often in a row a node's process is killed while a job is at work, before that node runs the job alone."""
+
+KILLS_MAX = 5
+"""How often in a row a node's process is killed while a job is at work, before that node runs the job no more."""
+
+KILLED = "Killed"
+"""The signal of a process that ended without a word."""
 
 _SIGNAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _CURRENT = re.compile(r"^Current thread 0x([0-9a-f]+).*\n((?:  .*\n?)*)", re.MULTILINE)
@@ -47,24 +56,35 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """The deaths of one job in a row: how many, and the last of them (Unix seconds, and by which signal).
+    """The deaths of one job in a row: how many crashes, and the last of all (Unix seconds, and by which signal).
 
-    `forgiven_at_s` is when the fault was reported that a person has had tried again since; 0: none was.
+    `kills` are the ends by SIGKILL, as of a process that takes too much memory. People send that as well, and whatever
+    was at work then is suspected: so more of them count. `forgiven_at_s` is when the fault was reported that a person
+    has had tried again since; 0: none was.
     """
 
     count: int = 0
     at_s: float = 0.0
     signal: str = ""
     forgiven_at_s: float = 0.0
+    kills: int = 0
+
+    @property
+    def some(self) -> bool:
+        return self.count + self.kills > 0
+
+    @property
+    def feared(self) -> bool:
+        return self.count > 0 or self.kills >= KILLS_FEARED
 
     @property
     def too_many(self) -> bool:
-        return self.count >= DEATHS_MAX
+        return self.count >= DEATHS_MAX or self.kills >= KILLS_MAX
 
     @property
     def described(self) -> str:
         at = datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="seconds")
-        return f"{self.count} times in a row, the last time at {at} ({self.signal})"
+        return f"{self.count + self.kills} times in a row, the last time at {at} ({self.signal})"
 
 
 def parse_crash(dump: str) -> Crash | None:

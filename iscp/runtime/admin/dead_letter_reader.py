@@ -11,8 +11,10 @@ from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.json_values import json_value
 from iscp.ports.consumer import ConsumerKind
+from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.access.target_reads import TargetReads
+from iscp.runtime.reads.work_for_jobs import at_work_for
 
 READ_S = 10.0
 """Seconds that reading these rows may take; then the call fails, and can be repeated."""
@@ -33,21 +35,31 @@ class DeadLetterReader:
     """Reads the rows of any job. Safe for threads."""
 
     def __init__(
-        self, kinds: Callable[[str], ConsumerKind], places: PlaceGuard = ANYWHERE, read_s: float = READ_S
+        self,
+        kinds: Callable[[str], ConsumerKind],
+        places: PlaceGuard = ANYWHERE,
+        read_s: float = READ_S,
+        deaths: JobDeaths = NO_DEATHS,
     ) -> None:
         self._kinds = kinds
+        self._deaths = deaths
         self._reads = TargetReads(places, read_s, "iscp-dead-letters")
 
     def read(self, row: JobRow, limit: int) -> LeftOutRows:
         """Return up to `limit` rows; none of a kind of consumer that leaves out none.
 
         Raises InvalidRequest for a kind that is not here, and for a target outside of the account's roots; QueueFull,
-        TimedOut, StorageError, PermanentError.
+        TimedOut, StorageError, PermanentError, and NodeKilled where this node's process died of the job too often.
         """
         dead_letters = self._kinds(row.spec.consumer.kind).dead_letters
         if dead_letters is None:
             return LeftOutRows()
-        return self._reads.run(row, lambda: _shortened(dead_letters(row, limit), limit))
+
+        def read() -> LeftOutRows:
+            with at_work_for(row, self._deaths):
+                return _shortened(dead_letters(row, limit), limit)
+
+        return self._reads.run(row, read)
 
 
 def _shortened(found: LeftOutRows, limit: int) -> LeftOutRows:

@@ -33,7 +33,7 @@ class SurvivingRunner:
         self._turn = threading.Lock()
 
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
-        feared = [row for row in iteration.jobs if self._known(row).count]
+        feared = [row for row in iteration.jobs if self._known(row).feared]
         if not feared:
             return self._run(iteration, guard)
         outcomes: dict[str, JobOutcome] = {}
@@ -50,7 +50,11 @@ class SurvivingRunner:
 
     def _run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         with self._deaths.at_work(iteration.jobs):
-            return self._runner.run(iteration, guard)
+            outcomes = self._runner.run(iteration, guard)
+        for outcome in outcomes:
+            if outcome.ok and outcome.build is None and self._deaths.of(outcome.row.job_id).some:
+                self._deaths.forget(outcome.row.job_id)  # else its work is yet to come
+        return outcomes
 
     def _run_alone(self, iteration: Iteration, row: JobRow, guard: Guard) -> JobOutcome:
         deaths = self._known(row)
@@ -61,8 +65,6 @@ class SurvivingRunner:
                 (outcome,) = self._run(iteration, guard)
         except IscpError as error:  # the other jobs' outcomes count all the same
             return record_failure(row, None, error)
-        if outcome.ok and outcome.build is None:  # else its work is yet to come
-            self._deaths.forget(row.job_id)
         return outcome
 
     @contextmanager
@@ -77,7 +79,7 @@ class SurvivingRunner:
     def _known(self, row: JobRow) -> Deaths:
         """Return the deaths in a row, since a person has had the job tried again."""
         deaths = self._deaths.of(row.job_id)
-        if not deaths.count or row.reason is Reason.QUARANTINED:
+        if not deaths.some or row.reason is Reason.QUARANTINED:
             return deaths
         status = row.status
         # Resumed: without the reason, the row has the error of when it was reported yet.

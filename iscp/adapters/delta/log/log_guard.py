@@ -29,6 +29,13 @@ CHECKPOINT_BYTES_MAX = 4 * 1024**3
 CHECKS_CACHED_MAX = 4_096
 """Checkpoints' files that are known to be in order; of more the longest unused are gone over again."""
 
+DECODED_BYTES_MIN = 256 * 1024**2
+"""Bytes of memory that a file of a checkpoint may always take once it is decoded."""
+
+DECODED_TIMES_MAX = 64
+"""Bytes of memory that a file of a checkpoint may take once it is decoded, for each of its own; a log with one that
+takes more is not opened."""
+
 SIDECARS_BYTES_MAX = 256 * 1024**2
 """Bytes of memory that what a row group of a checkpoint says of sidecars may take; a log with more is not opened."""
 
@@ -66,7 +73,7 @@ def guard_log(uri: str, version: int | None = None) -> None:
                 for sidecar in _check_checkpoint(uri, name, stamp):
                     if at := files.stamp(path := f"{log}/{_SIDECARS}/{sidecar}"):
                         require_size(path, at[-1], CHECKPOINT_BYTES_MAX)
-                        _check_parquet(path, at)
+                        _check_parquet(uri, f"{_SIDECARS}/{sidecar}", at)
 
 
 def _opened(names: dict[str, Stamp], version: int | None) -> Iterator[tuple[str, bool]]:
@@ -90,7 +97,7 @@ def _check_checkpoint(uri: str, name: str, stamp: Stamp) -> tuple[str, ...]:
     """Return the names of the sidecars of a checkpoint, which is the same file as long as it has the same stamp."""
     path = f"{log_of(uri)}/{name}"
     if name.endswith(".parquet"):
-        _check_parquet(path, stamp)
+        _check_parquet(uri, name, stamp)
         found = _sidecars_in(uri, name)
     else:
         found = _sidecars_named(path)
@@ -102,11 +109,27 @@ def _check_checkpoint(uri: str, name: str, stamp: Stamp) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=CHECKS_CACHED_MAX)
-def _check_parquet(path: str, stamp: Stamp) -> None:
+def _check_parquet(uri: str, name: str, stamp: Stamp) -> None:
+    """Check the footer of a file of the log, and what it takes once it is decoded: all at once, by deltalake."""
+    path = f"{log_of(uri)}/{name}"
     try:
         check_footer(partial(files.read_part, path), stamp[-1])
     except OddFooterError as error:
         raise RefusedFileError(path, f"is not opened: {error}") from error
+    room = max(DECODED_BYTES_MIN, DECODED_TIMES_MAX * stamp[-1])
+    try:
+        with open_parquet(log_of(uri), name, None) as file:
+            taken = 0
+            for number in file.groups:
+                taken += file.decoded_bytes_max([number], file.schema_arrow.names, room - taken)
+                if taken > room:
+                    raise RefusedFileError(path, f"takes more than {room // 1024**2} MiB of memory once it is decoded")
+    except FileNotFoundError:
+        return
+    except RefusedFileError:
+        raise
+    except (pa.ArrowException, OSError):
+        return  # whoever opens it reports that
 
 
 def _sidecars_in(uri: str, name: str) -> set[str]:

@@ -33,10 +33,9 @@ class ParquetRows:
         """`path` is as the log has it, below the table, and so is `size`, in bytes."""
         try:
             with storage_faults(f"read {path} of {uri}"), open_input(uri, path, size) as opened:
-                content = opened.read()
+                self._parquet = BoundedParquet(_Content(opened.read()), opened.path)
         except FileNotFoundError as error:
             raise ChangesUnavailableError(f"{path} is gone") from error
-        self._parquet = BoundedParquet(_Content(content), path)
         self.columns = {name.lower(): name for name in self._parquet.schema_arrow.names}
 
     def __len__(self) -> int:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from iscp.adapters.delta.storage.parquet_footer import END_BYTES, TAIL_BYTES, OddFooterError, check_footer
+from iscp.adapters.delta.storage.regular_files import RefusedFileError
 from iscp.adapters.delta.storage.table_files import open_input
 
 FIXED_BYTES = 17
@@ -324,7 +325,7 @@ class BoundedParquet:
             try:
                 check_footer(lambda at, count: walked[at - begin : at - begin + count], size)
             except OddFooterError as error:
-                raise pa.ArrowInvalid(f"{self._path}: {error}") from error
+                raise RefusedFileError(self._path, f"is not opened: {error}") from error
         self._file.hold(_Held(size - tail, pa.py_buffer(content)))
         return max(1, length)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.system.crash_ledger import JOBS_MAX, WORK_BYTES_MAX, CrashLedger
-from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_deaths import KILLS_MAX, Deaths
 from tests.fakes import crash_program
 from tests.fakes.crash_program import row
 
@@ -41,9 +41,6 @@ def deaths(directory: Path) -> dict[str, int]:
         ("library", {"b": 1, "c": 1}),
         ("pool", {"b": 1, "c": 1}),
         ("main", {}),
-        ("kill", {}),
-        ("term", {}),
-        ("exit", {}),
         ("order", {}),
     ],
 )
@@ -51,6 +48,31 @@ def test_crashes_alone_count_for_the_jobs_that_were_at_work(tmp_path: Path, how:
     assert (run(tmp_path, how) == 0) == (how == "order")
     assert deaths(tmp_path) == expected
     assert deaths(tmp_path) == expected, "one that ends in order adds none"
+
+
+def kills(directory: Path) -> dict[str, int]:
+    with closing(CrashLedger(directory, 1_700_000_000.0)) as ledger:
+        return {name: count for name in "abcd" if (count := ledger.of(f"id-{name}").kills)}
+
+
+@pytest.mark.parametrize("how", ["kill", "term", "exit"])
+def test_what_was_at_work_when_the_process_was_killed_is_suspected(tmp_path: Path, how: str) -> None:
+    assert run(tmp_path, how) != 0
+    assert kills(tmp_path) == {"b": 1, "c": 1}
+    assert kills(tmp_path) == {"b": 1, "c": 1}, "one that ends in order adds none"
+    assert deaths(tmp_path) == {}
+    for _ in range(KILLS_MAX - 1):
+        run(tmp_path, how)
+    with closing(CrashLedger(tmp_path, 1_700_000_000.0)) as ledger:
+        assert ledger.of("id-b").too_many
+        assert "5 times in a row" in ledger.of("id-b").described
+        assert "(Killed)" in ledger.of("id-b").described
+
+
+def test_a_machine_that_went_down_is_no_fault_of_its_work(tmp_path: Path) -> None:
+    run(tmp_path, "kill")
+    (tmp_path / "running").write_text("of another start")
+    assert kills(tmp_path) == {}
 
 
 def test_deaths_in_a_row_add_up_and_say_when_and_by_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

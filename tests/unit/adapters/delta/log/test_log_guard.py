@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -156,3 +157,16 @@ def test_a_checkpoint_that_is_replaced_is_gone_over_again(log: Path) -> None:
     sidecars(log, "../gone.parquet")
     with pytest.raises(StorageError):
         guard(log)
+
+
+def test_a_small_checkpoint_that_swells_is_refused(log: Path) -> None:
+    """One long path by dictionary, of 300 files: deltalake wrote it out 300 times."""
+    paths = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), pa.array(["x" * 1024**2]))
+    table = pa.table({"add": pa.StructArray.from_arrays([paths], ["path"])})
+    checkpoint = log / f"{3:020d}.checkpoint.parquet"
+    pq.write_table(table, checkpoint, compression="zstd", dictionary_pagesize_limit=2 * 1024**2)
+    assert checkpoint.stat().st_size < 10_000
+    with pytest.raises(StorageError, match=r"checkpoint\.parquet takes more than 256 MiB of memory"):
+        guard(log)
+    pq.write_table(table.slice(0, 100), checkpoint, compression="zstd", dictionary_pagesize_limit=2 * 1024**2)
+    guard(log)
