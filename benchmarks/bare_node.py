@@ -316,10 +316,10 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
 
     engine.kept_events = owner.decisions.of_other_terms
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
-    views = ClusterViews(owner, membership, nodes, clock, config.probe)
+    views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
     intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock, compose_places(config))
-    jobs = JobViews(owner, nodes, kinds.kind, clock, config.probe)
+    jobs = JobViews(owner, nodes, kinds.kind, clock)
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
     sources = SourceReleases(NothingHeld(), kinds.kind)
     letters = DeadLetterReader(kinds.kind)

@@ -82,7 +82,7 @@ def compose(foundation: Foundation) -> Node:
         maintenance=engine.maintenance,
         progress=coordination.progress,
         connections=[
-            *(*metrics.connections, nodes, collector, coordination.peers, forwarding, cluster.etcd),
+            *(*metrics.connections, engine.notices, nodes, collector, coordination.peers, forwarding, cluster.etcd),
             *foundation.connections,
         ],
         beside_owner=[alerts, services.retention, build_worker, builder, *access.beside, *metrics.beside],

@@ -59,7 +59,7 @@ def compose_metrics(
         watch_events=lambda: cluster.etcd.watch_events,
     )
     builds = BuilderAccess(builder, clock)
-    owner = OwnerReadings(coordination.owner, builds.known, clock, config.probe, config.metrics.per_job_max)
+    owner = OwnerReadings(coordination.owner, builds.known, clock, config.metrics.per_job_max)
     meter.observe(node.read)
     meter.observe(owner.read)
     places = compose_places(config)

@@ -63,10 +63,10 @@ def compose_services(
     holds = DeltaRetentionHold(lambda uri: catalog.describe(uri).configuration, property_setter(foundation.spark.root))
     places = compose_places(config)
     validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
-    plain = JobViews(owner, nodes, kind, clock, config.probe)
+    plain = JobViews(owner, nodes, kind, clock)
     retention = RetentionWatch(lagging_jobs(owner, plain, clock), catalog, places, clock)
     figures = FigureReader(kind, places).read
-    views = JobViews(owner, nodes, kind, clock, config.probe, figures, retention.retained_s)
+    views = JobViews(owner, nodes, kind, clock, figures, retention.retained_s)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault)
     admin = OwnerAdmin(
         owner,
@@ -75,7 +75,7 @@ def compose_services(
         views,
         waiter,
         nodes,
-        ClusterViews(owner, cluster.membership, nodes, clock, config.probe).view,
+        ClusterViews(owner, cluster.membership, nodes, clock).view,
         SourceReleases(holds, kind),
         DeadLetterReader(kind, places, deaths=foundation.deaths).read,
     )
@@ -98,5 +98,5 @@ def compose_alerts(foundation: Foundation, owner: OwnerLoop, nodes: NodeClients)
     webhooks = webhooks_of(notify.webhooks, notify.secret_file, clock)
     senders = [WebhookSender(each, clock, random.random, foundation.on_broken) for each in webhooks]
     settings = AlertSettings(foundation.config.cluster, notify.late_after_s)
-    views = JobViews(owner, nodes, foundation.kinds.kind, clock, foundation.config.probe)
+    views = JobViews(owner, nodes, foundation.kinds.kind, clock)
     return AlertWatch(owner, views, senders, settings, clock, foundation.on_broken)

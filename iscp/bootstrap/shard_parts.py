@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import get_args
 
+from iscp.adapters.delta.log.directory_notices import DirectoryNotices
 from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
@@ -32,6 +33,7 @@ from iscp.runtime.worker.maintenance import Maintenance, MaintenanceOrder
 from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.surviving_runner import SurvivingRunner
+from iscp.runtime.worker.table_notices import NoticeOrder, TableNotices
 from iscp.runtime.worker.target_probe import TargetProbes
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from iscp.runtime.worker.worker_loop import WorkerLoop
@@ -40,7 +42,7 @@ from iscp.runtime.worker.worker_loop import WorkerLoop
 @dataclass(frozen=True, slots=True)
 class ShardEngine:
     """The engine of shards: `maintenance` does what kinds of consumers want done at times of their own; `progress` is a
-    running job's.
+    running job's; `notices` wakes the jobs of tables that have changed.
     """
 
     scheduler: Scheduler
@@ -48,11 +50,13 @@ class ShardEngine:
     maintenance: Maintenance
     desk: VerifyDesk
     progress: Callable[[str], RunProgress | None]
+    notices: TableNotices
 
     @property
     def counters(self) -> Sequence[Callable[[], Mapping[str, int]]]:
         """Return what counts what the engine does."""
-        return (lambda: asdict(self.executor.counters()), self.maintenance.counters, self.scheduler.pool.counters)
+        pool, notices = self.scheduler.pool, self.notices
+        return lambda: asdict(self.executor.counters()), self.maintenance.counters, pool.counters, notices.counters
 
     def answer_calls(
         self,
@@ -115,8 +119,15 @@ def compose_engine(
     )
     worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
     worker.orders.subscribe(maintenance.give, *get_args(MaintenanceOrder))
+    notices = TableNotices(DirectoryNotices, lambda shard: scheduler.notify(shard, targets=False))
+    worker.orders.subscribe(notices.give, *get_args(NoticeOrder))
     return ShardEngine(
-        scheduler=scheduler, executor=executor, maintenance=maintenance, desk=desk, progress=runner.progress
+        scheduler=scheduler,
+        executor=executor,
+        maintenance=maintenance,
+        desk=desk,
+        progress=runner.progress,
+        notices=notices,
     )
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from iscp.coordination.lag import LEAST_S, BehindVersions, ProbeTimes, commit_time_s
 from iscp.coordination.protocol.messages import FurtherSeen
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.watermark import NOTHING_APPLIED, SourceMark, SourceMarks
@@ -55,20 +57,24 @@ class SeveralTables:
 
 
 class FurtherTables:
-    """The tables that one table's jobs read besides it. `behind_at_s` is as in TrackedTable, by URI."""
+    """The tables that one table's jobs read besides it, as each was last `seen`. Times are of the node's monotonic
+    clock: `probed_s` of the last probe of each that succeeded, `behind` of what some job has not applied.
+    """
 
-    __slots__ = ("behind_at_s", "seen")
+    __slots__ = ("behind", "probed_s", "seen")
 
     def __init__(self) -> None:
         self.seen: dict[str, ProbeState | None] = {}
-        self.behind_at_s: dict[str, float] = {}
+        self.behind: dict[str, BehindVersions] = {}
+        self.probed_s: dict[str, float] = {}
 
     def keep(self, jobs: Sequence[SeveralTables]) -> None:
         """Have exactly these jobs read further tables from now on."""
         wanted = {uri: max(NOTHING_APPLIED, job.version(uri)) for job in jobs for uri in job.further}
         known = {uri: ProbeState(version) if version >= 0 else None for uri, version in wanted.items()}
         self.seen = {uri: self.seen.get(uri) or first for uri, first in known.items()}
-        self.behind_at_s = {uri: at_s for uri, at_s in self.behind_at_s.items() if uri in wanted}
+        self.behind = {uri: each for uri, each in self.behind.items() if uri in wanted}
+        self.probed_s = {uri: each for uri, each in self.probed_s.items() if uri in wanted}
         self.compare(jobs)
 
     def queries(self) -> tuple[FurtherQuery, ...]:
@@ -76,6 +82,19 @@ class FurtherTables:
 
     def versions(self) -> dict[str, int]:
         return {uri: seen.version for uri, seen in self.seen.items() if seen}
+
+    def note_probed(self, answers: Sequence[FurtherAnswer], times: ProbeTimes) -> None:
+        """Note that each table was probed, but for those that nobody could reach; before `take`."""
+        found = {answer.uri: answer.state for answer in answers}
+        for uri, seen in self.seen.items():
+            state = found.get(uri, seen)
+            if state is None:
+                continue
+            if seen is not None and state.version > seen.version:
+                made_s = times.of_unix(state.since_s)
+                next_s = commit_time_s(made_s, self.probed_s.get(uri, -inf), times.now_s)
+                self.behind.setdefault(uri, BehindVersions()).note(seen.version, next_s)
+            self.probed_s[uri] = times.sent_s
 
     def take(
         self, answers: Sequence[FurtherAnswer], jobs: Sequence[SeveralTables], *, ran_since_probe: bool
@@ -98,7 +117,6 @@ class FurtherTables:
             if recreated or (state.version < top and not ran_since_probe):
                 doubted.add(answer.uri)
             self.seen[answer.uri] = state
-            self.behind_at_s.setdefault(answer.uri, state.since_s)
         self.compare(jobs)
         return doubted
 
@@ -108,18 +126,30 @@ class FurtherTables:
         for job in jobs:
             job.behind = any(known.get(uri, NOTHING_APPLIED) > job.version(uri) for uri in job.further)
 
-    def see(self, jobs: Sequence[SeveralTables], at_s: float) -> tuple[FurtherSeen, ...]:
-        """Return each as it was last seen, with the age of its oldest commit that one of these jobs has not applied."""
-        known = self.versions().items()
-        return tuple([FurtherSeen(uri, version, self._lag_s(uri, version, jobs, at_s)) for uri, version in known])
+    def since_s(self, uri: str, version: int) -> float:
+        """Return when the oldest commit was made that a job at `version` has not applied: -inf if nobody knows, inf if
+        there is none.
+        """
+        if self.versions().get(uri, NOTHING_APPLIED) <= version:
+            return inf
+        behind = self.behind.get(uri)
+        return behind.since_s(version, -inf) if behind else -inf
 
-    def _lag_s(self, uri: str, version: int, jobs: Sequence[SeveralTables], at_s: float) -> float:
-        marks = [job.marks[uri].watermark for job in jobs if uri in job.marks]
-        late = [mark for mark in marks if mark.version < version]
-        if not late:
-            self.behind_at_s.pop(uri, None)
-            return 0.0
-        state = self.seen[uri]
-        since_s = self.behind_at_s.get(uri) or (state.since_s if state else 0.0) or at_s
-        self.behind_at_s[uri] = since_s = max(since_s, min(mark.at_s for mark in late))
-        return max(0.001, at_s - since_s)
+    def see(self, jobs: Sequence[SeveralTables], at_s: float) -> tuple[FurtherSeen, ...]:
+        """Return each as it was known at `at_s`, when the jobs' own table was probed."""
+        return tuple(
+            [self._see(uri, version, jobs, at_s) for uri, version in self.versions().items() if uri in self.probed_s]
+        )
+
+    def _see(self, uri: str, version: int, jobs: Sequence[SeveralTables], at_s: float) -> FurtherSeen:
+        unseen_s = max(0.0, at_s - self.probed_s[uri])
+        slowest = min((job.version(uri) for job in jobs if uri in job.marks), default=version)
+        if slowest >= version:
+            self.behind.pop(uri, None)
+            return FurtherSeen(uri, version, 0.0, unseen_s)
+        behind = self.behind.setdefault(uri, BehindVersions())
+        behind.forget(slowest)
+        since_s = behind.since_s(slowest, -inf)
+        # If no probe was before that commit, the owner goes by the job's own row.
+        lag_s = LEAST_S if since_s == -inf else max(LEAST_S, at_s - since_s)
+        return FurtherSeen(uri, version, lag_s, unseen_s, behind.ages(at_s))

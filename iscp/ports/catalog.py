@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -135,13 +135,17 @@ class CommitProbe(LogProbe, Protocol):
 class LogNotices(Protocol):
     """Notices commits to tables. It may miss some, and notice what is none: a probe finds out in any case."""
 
-    def follow(self, table_uris: Collection[str]) -> None:
-        """Notice commits to these tables from now on, and to no others; those that it cannot follow are left to probes.
+    def follow(self, table_uri: str) -> None:
+        """Notice commits to this table from now on; one that it cannot follow is left to probes. Never waits.
 
-        Each of them is noticed once, as there may have been a commit before.
+        It is noticed once as soon as it is followed, as there may have been a commit before.
         """
 
+    def leave(self, table_uri: str) -> None: ...
+
     def close(self) -> None: ...
+
+    def counters(self) -> Mapping[str, int]: ...
 
 
 class TargetProbe(Protocol):

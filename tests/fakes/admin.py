@@ -323,7 +323,9 @@ class FakeAdmin:
             self._jobs[key] = replace(self._jobs[key], late=True)
 
     def show(self, table: str, name: str, account: str = "default", **fields: Any) -> None:
-        """The job is as these fields of its view say."""
+        """The job is as these fields of its view say; its lag is known exactly where one is given alone."""
+        if "lag_s" in fields:
+            fields = {"lag_least_s": fields["lag_s"]} | fields
         with self._moved:
             key = self._key(JobName(table, name, account))
             self._jobs[key] = replace(self._jobs[key], **fields)
@@ -382,6 +384,7 @@ class FakeAdmin:
             source_version=self.source_version,
             checked_at_s=CREATED_AT_S,
             lag_s=-1.0,
+            lag_least_s=-1.0,
             seq=0,
             status=JobStatus(),
             create_at_s=CREATED_AT_S,

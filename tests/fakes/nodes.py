@@ -9,7 +9,6 @@ from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.job.verification import VerifyReport
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import IscpError
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress
@@ -85,4 +84,4 @@ def nodes_and_views(
     """What OwnerAdmin needs besides the owner; every node is `calls`."""
     told = calls or FakeCalls(VerifyDesk(lambda event: None, clock))
     nodes = NodeClients(owner, lambda record: told)
-    return nodes, ClusterViews(owner, membership, nodes, clock, ProbeConfig())
+    return nodes, ClusterViews(owner, membership, nodes, clock)

@@ -19,6 +19,7 @@ from iscp.coordination.protocol.messages import (
     ShardCheckpoint,
     SourceSeen,
     Sync,
+    VersionAge,
 )
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.job.iteration import HistoryEntry
@@ -139,11 +140,12 @@ class OwnerWorld:
         *,
         unreached: bool = False,
         checked_at_s: float | None = None,
+        ages: Sequence[VersionAge] = (),
     ) -> None:
         """`checked_at_s`: now where it is None."""
         shard = ShardId(table_id)
         at_s = self.clock.now_s() if checked_at_s is None else checked_at_s
-        seen = SourceSeen(shard, version, at_s, lag_s, tuple(further), repair, unreached)
+        seen = SourceSeen(shard, version, at_s, lag_s, tuple(further), repair, unreached, tuple(ages), at_s)
         self.checkpoint(ShardCheckpoint(shard, seen=seen))
         self.settle()
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from iscp.core.api.api_views import ClusterView
 from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.spec.spec import TriggerSpec
 from iscp.core.values.errors import IscpError
 from iscp.ports.catalog import Catalog
@@ -40,7 +39,7 @@ def owner_admin(
     holds: RetentionHold | None = None,
 ) -> OwnerAdmin:
     intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
-    views = JobViews(owner, nodes, kinds, clock, ProbeConfig(), FigureReader(kinds).read)
+    views = JobViews(owner, nodes, kinds, clock, FigureReader(kinds).read)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
     releases = SourceReleases(holds or NothingHeld(), kinds)
     return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, releases, DeadLetterReader(kinds).read)

@@ -18,7 +18,6 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.access.place_guard import ANYWHERE
 from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
-from iscp.runtime.admin.job_views import silent_max_s
 from iscp.runtime.admin.retention_watch import RetentionWatch
 from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.local.local_run import RequestedJob
@@ -68,7 +67,7 @@ def open_page(
             raise
         raise ConfigurationError(f"is given, and {sentence}", field=OPTION, remedy="Or leave it out") from error
     retention = RetentionWatch(lambda least_s: shown.lagging(least_s), tools.catalog, ANYWHERE, clock)
-    shown = WatchedJobs(jobs, config.node_id, clock, silent_max_s(config.probe), retention.retained_s)
+    shown = WatchedJobs(jobs, config.node_id, clock, retention.retained_s)
     turns, carry_out = search_turns(config.search, clock), NodeSearch(tools.indexes)
     searches = JobSearch(shown.at, tools.catalog, carry_out, turns)
     reads = JobReads(

@@ -25,6 +25,7 @@ from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.table_notices import TableNotices
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def compose_watch(
         scheduler,
         executor,
         maintenance,
-        DirectoryNotices,
+        TableNotices(DirectoryNotices, lambda shard: scheduler.notify(shard, targets=False)),
         lambda: not broken.is_set() and spark.alive(),
         runner.progress,
         needs,

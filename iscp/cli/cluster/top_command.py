@@ -67,6 +67,7 @@ def _targets(board: FreshnessBoard) -> list[dict[str, Any]]:
         {
             "target": job.title,
             "lag_s": job.lag_s,
+            "lag_least_s": job.lag_least_s,
             "target_lag_s": job.target_lag_s,
             "condition": job.condition,
             "kind": job.kind,
@@ -107,7 +108,7 @@ def _draw(answer: Mapping[str, Any], wide: bool) -> None:
         [
             (
                 row["target"],
-                render.seconds(row["lag_s"]),
+                render.lag_text(row["lag_s"], row["lag_least_s"]),
                 render.seconds(row["target_lag_s"]),
                 row["condition"],
                 row["kind"],

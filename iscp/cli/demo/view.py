@@ -14,6 +14,7 @@ from rich.table import Table
 
 from iscp.cli.demo.jobs import JobResult
 from iscp.cli.demo.manual import Search
+from iscp.cli.shell import render
 from iscp.cli.shell.drawing import grid, plain, print_on
 from iscp.core.api.api_views import JobView
 from iscp.core.api.search_views import SearchAnswer
@@ -45,7 +46,7 @@ class View:
         self.done, self.date = number, date
         self.jobs = {each.name: each for each in jobs}
         if not self.console.is_terminal and (number % _PLAIN_EVERY == 0 or number == self.days):
-            lags = ", ".join(f"{each.name} {_lag(each.lag_s)}" for each in jobs)
+            lags = ", ".join(f"{each.name} {render.lag(each)}" for each in jobs)
             print_on(self.console, f"{date}  {number}/{self.days}  lag: {lags}")
 
     def show_search(self, search: Search, when: str, answer: SearchAnswer) -> None:
@@ -69,14 +70,14 @@ class View:
         numbers = ("applied", "newest", "iterations", "lag")
         table = grid(("job", "state", *numbers), right=numbers)
         for each in self.jobs.values():
-            cells = (each.name, each.state.value, each.applied_version, each.source_version, each.seq, _lag(each.lag_s))
-            table.add_row(*map(plain, cells))
+            versions = each.applied_version, each.source_version, each.seq
+            table.add_row(*map(plain, (each.name, each.state.value, *versions, render.lag(each))))
         bar = ProgressBar(total=self.days, completed=self.done, width=60)
         return Group(head, Padding(bar, 0), table)  # a bar alone ends no line
 
 
 def _lag(lag_s: float | None) -> str:
-    return "–" if lag_s is None or lag_s < 0 else f"{lag_s:.1f} s"
+    return "–" if lag_s is None else f"{lag_s:.1f} s"
 
 
 def result_table(results: Sequence[JobResult]) -> Table:

@@ -95,7 +95,7 @@ def finding_of(job: JobView, max_lag_s: float | None, now_s: float) -> Finding |
     if job.lag_s < 0:
         return found(Freshness.LATE, f"its lag is not known{paused}")
     if job.late if max_lag_s is None else job.lag_s > max_lag_s:
-        return found(Freshness.LATE, f"it lags by {render.seconds(job.lag_s)}{paused}")
+        return found(Freshness.LATE, f"it lags by {render.lag_text(job.lag_s, job.lag_least_s)}{paused}")
     unprobed_s = now_s - job.checked_at_s
     if unprobed_s > max(max_lag_s or 0.0, UNPROBED_MAX_S):
         return found(Freshness.LATE, f"its source was last probed {render.seconds(unprobed_s)} ago")

@@ -52,7 +52,7 @@ def _why_not(job: JobView) -> str:
 
 
 def _by_trigger(job: JobView, spec: JobSpec, now_s: float) -> str:
-    outstanding = job.source_version > job.applied_version or job.lag_s > 0
+    outstanding = job.source_version > job.applied_version or job.lag_least_s > 0
     change = (
         "now, as the source is ahead" if outstanding else f"at the source's next commit after {job.applied_version}"
     )
@@ -113,9 +113,9 @@ def _warnings(job: JobView, shards: Sequence[PlacedShard]) -> Iterator[str]:
     if status.doubted_at_s:
         yield f"whether the target holds what was applied to it is not known since {render.moment(status.doubted_at_s)}"
     if job.late:
-        yield f"late: it lags by {render.seconds(job.lag_s)}, more than its target lag"
+        yield f"late: it lags by {render.lag_text(job.lag_s, job.lag_least_s)}, more than its target lag"
     if job.may_lose_history:
-        retained, lag = render.seconds(job.retained_s), render.seconds(job.lag_s)
+        retained, lag = render.seconds(job.retained_s), render.lag_text(job.lag_s, job.lag_least_s)
         yield f"its sources retain what was removed for {retained}, and it lags by {lag}: it may have to read all rows"
     if not job.node_id:
         yield "no node holds the table"

@@ -20,7 +20,7 @@ def show_cluster(cluster: ClusterView, *, wide: bool = False) -> None:
             "owner": f"{cluster.owner}  (owner_rev {cluster.owner_rev})",
             "jobs": str(cluster.jobs),
             "shards": _shards_by_state(cluster),
-            "greatest lag": render.seconds(cluster.lag_max_s),
+            "greatest lag": render.lag_text(cluster.lag_max_s, cluster.lag_max_least_s),
             "checkpoint": f"{render.moment(cluster.checkpoint_at_s)}  {render.seconds(row['checkpoint_lag_s'])} behind",
             "left out of it": _left_out(cluster),
             "queue": ", ".join(f"{count} {name}" for name, count in row["queue"].items()),

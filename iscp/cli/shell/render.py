@@ -70,6 +70,7 @@ def cluster_row(cluster: ClusterView) -> Row:
         "shards": [dataclasses.asdict(shard) for shard in cluster.shards],
         "jobs": cluster.jobs,
         "lag_max_s": cluster.lag_max_s,
+        "lag_max_least_s": cluster.lag_max_least_s,
         "moving": cluster.moving,
         "checkpoint_at_s": cluster.checkpoint_at_s,
         "checkpoint_lag_s": checkpoint_lag_s(cluster),
@@ -135,7 +136,13 @@ def _name_of(row: Row) -> str:
 
 
 def lag(job: JobView) -> str:
-    return f"{seconds(job.lag_s)} late" if job.late else seconds(job.lag_s)
+    found = lag_text(job.lag_s, job.lag_least_s)
+    return f"{found} late" if job.late else found
+
+
+def lag_text(most_s: float, least_s: float) -> str:
+    """Return a lag as text; one of which only the most is known has `≤` before it."""
+    return f"≤ {seconds(most_s)}" if most_s >= 0.0 and least_s < most_s else seconds(most_s)
 
 
 def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:

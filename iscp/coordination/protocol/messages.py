@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from iscp.core.job.iteration import HistoryEntry
@@ -23,6 +24,11 @@ SYNC_SHARDS_MAX = 5_000
 
 SYNC_PARTS_MAX = 10_000
 """Parts of one Sync; one that says to have more is refused."""
+
+VERSIONS_MAX = 16
+"""Versions of a table that a node remembers while a job is behind them; beyond them one is dropped where they are
+densest, and jobs between its neighbours are reported to lag by more than they may.
+"""
 
 CHECKPOINT_BYTES_MAX = 1024 * 1024
 """Estimated bytes in one Checkpoint, unless a single report has more; the others travel in further ones."""
@@ -104,12 +110,27 @@ class DispatchTableResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionAge:
+    """The most that a job lags by which is at `version`, or beyond it and below the next of these: the oldest commit
+    that it has not applied was `age_s` seconds old at most when its table was probed. At `version` it was just so old.
+    """
+
+    version: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FurtherSeen:
-    """The newest version of a table that jobs read besides their own; `lag_s` as SourceSeen has it."""
+    """The newest version of a table that jobs read besides their own; `lag_s` and `ages` as SourceSeen has them.
+
+    `unseen_s`: for how long it had not been probed when the job's own table was: the last probes of it have failed.
+    """
 
     uri: str
     version: int
     lag_s: float
+    unseen_s: float = 0.0
+    ages: tuple[VersionAge, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +138,8 @@ class SourceSeen:
     """A `SourceSeen` is what a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
 
     `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
+    `ages`: what was known of the versions that some job is at, in order; empty where none is behind.
+    `reported_at_s`: when that was reported, by the same clock as `checked_at_s` (0: a node before wire's ages).
     `repair_version`: the newest repair (iscp.core.job.commit_route) that some job has not applied, 0 if there is none.
     `unreached`: the source cannot be probed any more, and nobody knows what was committed after `checked_at_s`, which
     is 0 if this node never could.
@@ -129,6 +152,8 @@ class SourceSeen:
     further: tuple[FurtherSeen, ...] = ()
     repair_version: int = 0
     unreached: bool = False
+    ages: tuple[VersionAge, ...] = ()
+    reported_at_s: float = 0.0
 
     def moved_since(self, before: SourceSeen) -> bool:
         """Return whether a table's version, repair or reachability has changed, or a lag has begun or ended."""
@@ -148,13 +173,26 @@ def exact_seen(seen: SourceSeen) -> SourceSeen:
             exact_message(each.uri, "further.uri"),
             exact_int(each.version, "further.version", -1),
             exact_float(each.lag_s, "further.lag_s", 0.0),
+            exact_float(each.unseen_s, "further.unseen_s", 0.0),
+            _exact_ages(each.ages),
         )
         for each in seen.further
     )
     checked_at_s = exact_float(seen.checked_at_s, "checked_at_s")
     repair = exact_int(seen.repair_version, "repair_version")
-    unreached = seen.unreached is True
-    return SourceSeen(exact_shard(seen.shard), version, checked_at_s, lag_s, further, repair, unreached)
+    unreached, ages = seen.unreached is True, _exact_ages(seen.ages)
+    reported_at_s = exact_float(seen.reported_at_s, "reported_at_s")
+    shard = exact_shard(seen.shard)
+    return SourceSeen(shard, version, checked_at_s, lag_s, further, repair, unreached, ages, reported_at_s)
+
+
+def _exact_ages(ages: tuple[VersionAge, ...]) -> tuple[VersionAge, ...]:
+    if len(ages) > VERSIONS_MAX or any(one.version >= other.version for one, other in pairwise(ages)):
+        raise ValueError(f"ages of {len(ages)} versions, of at most {VERSIONS_MAX} that are in order")
+    return tuple(
+        VersionAge(exact_int(each.version, "ages.version", -1), exact_float(each.age_s, "ages.age_s", 0.0))
+        for each in ages
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ def apply_triggers(
             job.retry_at_s = 0.0
         job.heed_time(now_s)
         try:
-            reports.append(job.apply_trigger(table.newest, table.outstanding_since_s(job, at_s), now_s, at_s, evaluate))
+            since_s = table.outstanding_since_s(job, now_s, at_s)
+            reports.append(job.apply_trigger(table.newest, since_s, now_s, at_s, evaluate))
         except IscpError as error:
             if job.pace is None:
                 raise

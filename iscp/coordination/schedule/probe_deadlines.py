@@ -17,7 +17,7 @@ class _Sent:
 
     first_s: float
     due_s: float
-    at_s: tuple[float, float]
+    sent_s: tuple[float, float]
     tables: list[TrackedTable] = field(default_factory=list)
 
     def has_open(self) -> bool:
@@ -27,7 +27,7 @@ class _Sent:
         return bool(self.tables)
 
     def _is_open(self, table: TrackedTable) -> bool:
-        return table.probing and self.at_s[0] <= table.probe_sent_at_s <= self.at_s[1]
+        return table.probing and self.sent_s[0] <= table.probe_sent_s <= self.sent_s[1]
 
 
 class ProbeDeadlines:
@@ -39,14 +39,14 @@ class ProbeDeadlines:
 
     def note(self, table: TrackedTable, now_s: float) -> None:
         """A probe of the table begins, or goes on though it was late."""
-        at_s = table.probe_sent_at_s
+        sent_s = table.probe_sent_s
         last = self._sent[-1] if self._sent else None
         if last is None or now_s - last.first_s > GATHERED_S:
-            last = _Sent(now_s, 0.0, (at_s, at_s))
+            last = _Sent(now_s, 0.0, (sent_s, sent_s))
             self._sent.append(last)
         last.due_s = now_s + self._timeout_s
-        if not last.at_s[0] <= at_s <= last.at_s[1]:
-            last.at_s = min(at_s, last.at_s[0]), max(at_s, last.at_s[1])
+        if not last.sent_s[0] <= sent_s <= last.sent_s[1]:
+            last.sent_s = min(sent_s, last.sent_s[0]), max(sent_s, last.sent_s[1])
         last.tables.append(table)
 
     def next_due_s(self) -> float | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iscp.coordination.protocol.events import Tick
-from iscp.coordination.schedule import shard_orders, table_visits
+from iscp.coordination.schedule import seen_reports, shard_orders, table_visits
 from iscp.coordination.schedule.in_flight import InFlightIteration, InFlightIterations, announcement
 from iscp.coordination.schedule.iteration_outcomes import Settlement
 from iscp.coordination.schedule.probe_deadlines import ProbeDeadlines
@@ -145,7 +145,7 @@ class Schedule:
         state = self._state
         if (table := self._probed_table(event.shard, event.uri)) is None:
             return
-        table.note_answer(event.state)
+        table.note_answer(event.state, event.further, state.now_s, state.at_s)
         if event.further:
             table.take_further(event.further, state.probe)
         if event.targets:
@@ -160,9 +160,8 @@ class Schedule:
                 table.note_seen(state.now_s)
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
-            reported = table.reported
-            lately = reported is not None and 0 <= state.at_s - reported.checked_at_s < state.pacing.seen_every_s
-            if event.further or not lately or (reported is not None and reported.unreached):
+            lately = seen_reports.reported_lately(table, state.now_s, state.pacing.seen_every_s)
+            if event.further or not lately or table.reported is None or table.reported.unreached:
                 state.report_seen(table)
             return
         else:

@@ -31,7 +31,7 @@ class ScheduleTimes:
     """Time after which an iteration is reported as pending or running; most are over before."""
 
     seen_every_s: float = 60.0
-    """Least seconds between two reports that a source has not moved."""
+    """Least seconds between two reports that a source has not moved; more often where a target lag needs it."""
 
     due_max: int = 1_000
     """Due tables that one Tick visits; the next one goes on with the others."""
@@ -69,7 +69,7 @@ class ScheduleState:
             self.out.append(Reports(table.shard, tuple(reports), tuple(history)))
 
     def report_seen(self, table: TrackedTable) -> None:
-        news = report_seen(table, self.at_s, self.pacing.seen_every_s)
+        news = report_seen(table, self.now_s, self.at_s, self.pacing.seen_every_s)
         if news is not None:
             self.out.append(Seen(news))
 

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen
+from math import inf
+
+from iscp.coordination.lag import LEAST_S, applied_since_s
+from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen, VersionAge
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.watermark import Watermark
+
+REPORTS_PER_TARGET_LAG = 4
+"""Reports of a source that has not moved, at most, within the smallest target lag of its jobs: enough for the owner to
+know that none is late.
+"""
 
 
-def report_seen(table: TrackedTable, at_s: float, every_s: float) -> SourceSeen | None:
+def report_seen(table: TrackedTable, now_s: float, at_s: float, every_s: float) -> SourceSeen | None:
     """Return what is known of the source: when it moved, when a lag begins or ends, and every now and then.
 
     If it cannot be reached, and never was from here, only that is reported.
     """
     unreached = table.overdue or bool(table.fault)
-    if table.seen is None or not table.probed_at_s:
+    if table.seen is None or table.probed_s == -inf:
         return _report_unreached(table) if unreached else None
-    further = _see_further(table, table.probed_at_s) if table.further else ()
-    slowest, version, repair = _slowest(table), table.seen.version, table.seen.repair
-    lag_s = max([_lag_s(table, table.seen, slowest), *(each.lag_s for each in further)])
-    repair = repair if slowest is not None and slowest.version < repair else 0
-    seen = SourceSeen(table.shard, version, table.probed_at_s, lag_s, further, repair, unreached)
-    reported = table.reported
-    if reported and not seen.moved_since(reported) and 0 <= at_s - reported.checked_at_s < every_s:
+    probed_at_s = at_s - (now_s - table.probed_s)
+    further = _see_further(table) if table.further else ()
+    ages, own_s = _see_versions(table, table.seen, probed_at_s)
+    lag_s = max([own_s, *(each.lag_s for each in further)])
+    behind = (job.row.watermark.version for job in table.jobs if job.row.watermark.version >= 0 and not job.row.paused)
+    repair = table.seen.repair if min(behind, default=table.seen.repair) < table.seen.repair else 0
+    version = table.seen.version
+    seen = SourceSeen(table.shard, version, probed_at_s, lag_s, further, repair, unreached, ages, at_s)
+    if table.reported and not seen.moved_since(table.reported) and reported_lately(table, now_s, every_s):
         return None
-    table.reported = seen
+    table.reported, table.reported_s = seen, table.probed_s
     return seen
+
+
+def reported_lately(table: TrackedTable, now_s: float, every_s: float) -> bool:
+    """Return whether the last probe that the owner knows of was not long ago."""
+    return now_s - table.reported_s < min(every_s, table.target_lag_s / REPORTS_PER_TARGET_LAG)
 
 
 def _report_unreached(table: TrackedTable) -> SourceSeen | None:
@@ -36,22 +50,27 @@ def _report_unreached(table: TrackedTable) -> SourceSeen | None:
     return seen
 
 
-def _slowest(table: TrackedTable) -> Watermark | None:
-    """Return how far the last of its jobs that are built and not paused has come."""
-    built = (job.row.watermark for job in table.jobs if job.row.watermark.version >= 0 and not job.row.paused)
-    return min(built, key=lambda mark: mark.version, default=None)
+def _see_versions(table: TrackedTable, seen: ProbeState, probed_at_s: float) -> tuple[tuple[VersionAge, ...], float]:
+    """Return the ages of what jobs have not applied, and that for the slowest job that is built and not paused; 0 if
+    there is nothing.
+    """
+    if all(job.row.watermark.version >= seen.version for job in table.jobs if not job.row.paused):
+        table.behind = None
+        return (), 0.0
+    behind = [job.row for job in table.jobs if not job.row.paused and job.row.watermark.version < seen.version]
+    ages: tuple[VersionAge, ...] = ()
+    if table.behind:
+        table.behind.forget(min(row.watermark.version for row in behind))
+        ages = table.behind.ages(table.probed_s)
+    built = [row for row in behind if row.watermark.version >= 0]
+    if not built:
+        return ages, 0.0
+    slowest = min(built, key=lambda row: row.watermark.version)
+    otherwise_s = table.probed_s - (probed_at_s - applied_since_s(slowest, slowest.watermark, probed_at_s))
+    since_s = table.behind.since_s(slowest.watermark.version, otherwise_s) if table.behind else otherwise_s
+    return ages, max(LEAST_S, table.probed_s - since_s)
 
 
-def _lag_s(table: TrackedTable, seen: ProbeState, slowest: Watermark | None) -> float:
-    """Return the age of the oldest commit not applied by the slowest job; 0 if there is none."""
-    if slowest is None or slowest.version >= seen.version:
-        table.behind_at_s = 0.0
-        return 0.0
-    # What is outstanding was committed after what is applied, and with the last change at the latest.
-    table.behind_at_s = max(table.behind_at_s or seen.since_s or table.probed_at_s, slowest.at_s)
-    return max(0.001, table.probed_at_s - table.behind_at_s)
-
-
-def _see_further(table: TrackedTable, at_s: float) -> tuple[FurtherSeen, ...]:
+def _see_further(table: TrackedTable) -> tuple[FurtherSeen, ...]:
     built = [job.several for job in table.jobs if job.several and job.row.watermark.version >= 0 and job.runnable]
-    return table.further.see(built, at_s) if table.further else ()
+    return table.further.see(built, table.probed_s) if table.further else ()

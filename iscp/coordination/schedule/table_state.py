@@ -8,10 +8,11 @@ derived.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil, inf, isfinite
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherTables, SeveralTables
 from iscp.coordination.job_states import JobEvent
+from iscp.coordination.lag import BehindVersions, ProbeTimes, commit_time_s
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
 from iscp.coordination.schedule.tracked_job import TrackedJob
@@ -43,6 +44,10 @@ source counts as recreated.
 """
 
 
+def target_lag_s(job: TrackedJob) -> float:
+    return TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s
+
+
 class TrackedTable:
     """The jobs of one shard on one URI, and what is known of that source.
 
@@ -50,9 +55,10 @@ class TrackedTable:
     before something happens); `in_flight` counts iterations that have not ended. `wake`: it has to be decided again
     what starts. `waiting`: some job may have to wait for a time. `deletes`: one may have to delete its target.
     `again`: what is probed now may be answered from before a change. `ran_since_probe`: an iteration ended since the
-    source was probed. `behind_at_s`: Unix time of the oldest commit that some job has not applied, as far as known (0:
-    none). `target_lag_s`: the smallest of its jobs'.
-    `probed_at_s`: Unix time of the probe whose answer came last (0: not yet).
+    source was probed. `behind`: what is known of the versions beyond which some job has not come (None: there is none).
+    `target_lag_s`: the smallest of its jobs' (inf: none runs).
+    `probed_s`: monotonic time of the last probe that was answered (-inf: none was); `reported_s` of the one that was
+    reported last.
     `targets_at_s`: when the targets are doubted, if the source does not move until then (0: it has moved ever since).
     `rested`: the source had not moved when it was last probed; the targets are probed with it then.
     `fault`: why it could not be probed, or cannot (empty: it can). `overdue`: what is probed now should have been
@@ -61,7 +67,7 @@ class TrackedTable:
 
     __slots__ = (
         "again",
-        "behind_at_s",
+        "behind",
         "deletes",
         "due_s",
         "fault",
@@ -72,11 +78,12 @@ class TrackedTable:
         "overdue",
         "probe_at_s",
         "probe_failures",
-        "probe_sent_at_s",
-        "probed_at_s",
+        "probe_sent_s",
+        "probed_s",
         "probing",
         "ran_since_probe",
         "reported",
+        "reported_s",
         "rested",
         "seen",
         "shard",
@@ -96,8 +103,8 @@ class TrackedTable:
         self.probe_at_s = 0.0
         self.due_s = inf
         self.probing = False
-        self.probe_sent_at_s = 0.0
-        self.probed_at_s = 0.0
+        self.probe_sent_s = 0.0
+        self.probed_s = -inf
         self.again = False
         self.overdue = False
         self.wake = False
@@ -108,10 +115,11 @@ class TrackedTable:
         self.in_flight = 0
         self.probe_failures = 0
         self.fault = ""
-        self.behind_at_s = 0.0
+        self.behind: BehindVersions | None = None
         self.target_lag_s = inf
         self.targets_at_s = 0.0
         self.reported: SourceSeen | None = None
+        self.reported_s = -inf
         self.further: FurtherTables | None = None
 
     @property
@@ -147,7 +155,7 @@ class TrackedTable:
 
     def update_target_lag(self) -> None:
         """Compute what follows from the jobs, after they have changed."""
-        self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
+        self.target_lag_s = min((target_lag_s(job) for job in self.jobs if job.runnable), default=inf)
         self.deletes = any(job.ends_with_target for job in self.jobs)
         several = self.jobs_of_several()
         self.further = (self.further or FurtherTables()) if several else None
@@ -157,32 +165,51 @@ class TrackedTable:
     def jobs_of_several(self) -> list[SeveralTables]:
         return [job.several for job in self.jobs if job.several]
 
-    def deadline_s(self, jobs: Sequence[TrackedJob], at_s: float) -> float:
+    def deadline_s(self, jobs: Sequence[TrackedJob], now_s: float, at_s: float) -> float:
         """Return the Unix time by which an iteration of these jobs should have applied what is outstanding for them."""
-        applied_at_s = min(job.row.watermark.at_s for job in jobs)
-        lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
-        return max(self.behind_at_s or at_s, applied_at_s) + lag_s
+        since_s = self._since_s(min(job.row.watermark.version for job in jobs))
+        return (at_s - now_s + since_s if isfinite(since_s) else at_s) + min(map(target_lag_s, jobs))
 
-    def outstanding_since_s(self, job: TrackedJob, at_s: float) -> float:
+    def outstanding_since_s(self, job: TrackedJob, now_s: float, at_s: float) -> float:
         """Return the Unix time of the oldest commit that the job may not have applied; `at_s` where none is known."""
-        further = self.further.behind_at_s if self.further and job.several else {}
-        uris = job.several.further if job.several else ()
-        known = [self.behind_at_s, *(further.get(uri, 0.0) for uri in uris)]
-        return min((each for each in known if each > 0.0), default=at_s)
+        known = [self._since_s(job.row.watermark.version)]
+        if self.further and job.several:
+            known += [self.further.since_s(uri, job.several.version(uri)) for uri in job.several.further]
+        return at_s - now_s + min(filter(isfinite, known), default=now_s)
 
-    def begin_probe(self, at_s: float) -> Probe:
+    def _since_s(self, version: int) -> float:
+        """Return when the oldest commit after `version` was made: inf if there is none, -inf if nobody knows."""
+        if self.newest is None or self.newest <= version:
+            return inf
+        return self.behind.since_s(version, -inf) if self.behind else -inf
+
+    def begin_probe(self, now_s: float) -> Probe:
         self.probing, self.again, self.ran_since_probe = True, False, False
-        self.probe_sent_at_s = at_s
+        self.probe_sent_s = now_s
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
         queries = tuple([TargetQuery(job.row, job.target) for job in idle])
         account, further = self.jobs[0].row.key.account, self.further.queries() if self.further else ()
         return Probe(self.shard, self.uri, self.seen, account, queries, further)
 
-    def note_answer(self, state: ProbeState | None) -> None:
+    def note_answer(
+        self, state: ProbeState | None, further: Sequence[FurtherAnswer], now_s: float, at_s: float
+    ) -> None:
         """Note an answer: the source was so when it was probed, and perhaps not any more when the answer came."""
         self.probing = self.overdue = False
-        if state is not None:
-            self.probed_at_s = self.probe_sent_at_s
+        if state is None:
+            return
+        if self.further:
+            self.further.note_probed(further, ProbeTimes(self.probe_sent_s, now_s, at_s))
+        if state is not self.seen and self.seen is not None:
+            self._note_version(self.seen.version, state, ProbeTimes(self.probe_sent_s, now_s, at_s))
+        self.probed_s = self.probe_sent_s
+
+    def _note_version(self, before: int, state: ProbeState, times: ProbeTimes) -> None:
+        if state.version < before:  # it is another table
+            self.behind = None
+        elif state.version > before:
+            self.behind = self.behind or BehindVersions()
+            self.behind.note(before, commit_time_s(times.of_unix(state.since_s), self.probed_s, times.now_s))
 
     def take_targets(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
         """Take what was found at targets, and return reports; jobs whose target is in doubt have to run."""
@@ -206,7 +233,7 @@ class TrackedTable:
         self.wake = True
 
     def rest(self, config: ProbeConfig, now_s: float, draw: float) -> None:
-        """The source has not moved; probe ever more rarely."""
+        """The source has not moved; probe ever more rarely, but twice at least within the smallest target lag."""
         limit_s = min(config.interval_max_s, max(PROBE_LEAST_S, self.target_lag_s / 2))
         interval_s = min(self.interval_s, limit_s)
         # Due times lie on a grid: one wake-up serves all tables due about then.
@@ -247,7 +274,6 @@ class TrackedTable:
         recreated = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
         if behind or recreated or (seen is not None and not seen.stamp and self._looks_recreated(state)):
             self.doubt_targets()
-        self.behind_at_s = self.behind_at_s or state.since_s
         self.interval_s = config.interval_min_s
         if not self.again:
             self.rest(config, now_s, draw)

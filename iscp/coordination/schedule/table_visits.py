@@ -36,7 +36,7 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
         _start_iterations(state, table)
         retry_at_s = table.retry_at_s()
     if not table.probing and table.probe_at_s <= state.now_s:
-        state.out.append(table.begin_probe(state.at_s))
+        state.out.append(table.begin_probe(state.now_s))
         state.probes_out.note(table, state.now_s)
     due_s = retry_at_s if table.probing else min(table.probe_at_s, retry_at_s)
     if table.probing and due_s == inf:
@@ -89,6 +89,6 @@ def _submit(
 ) -> None:
     if purpose is Purpose.APPLY:
         state.verify_queue.note_applied(job.row.job_id for job in jobs)
-    deadline_s = table.deadline_s(jobs, state.at_s)
+    deadline_s = table.deadline_s(jobs, state.now_s, state.at_s)
     iteration = state.in_flight.begin(table, jobs, to_version, deadline_s, state.now_s, purpose)
     state.out.append(Submit(iteration))

@@ -82,15 +82,15 @@ class JobView:
     """A job as users see it; times are Unix seconds.
 
     `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen, as of
-    `checked_at_s`. `lag_s` is 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the oldest commit
-    not yet applied, and -1 while it is not known. While no node has the table (`node_id` is empty), or can probe it,
-    the time since `checked_at_s` counts as lag. `late` is set if it lies behind by more than its target lag (while it
-    is not built: since it was registered). `ranges` says into how many its table is split; the job is then shown as the
-    range that lags most, and in the worst state of all. `upkeep`, `progress` and `figures` are there where one job
-    is requested, and not in lists; `progress` is None while no iteration of it is reported to run, and no comparison
-    requested. `figures` of an index are by the names that docs/cli.md lists; if they could not be read,
-    `figures_fault` says why. `retained_s`: for so many seconds its sources retain what was removed from them; it is
-    known of jobs that lag for long, and 0 of others.
+    `checked_at_s`. `lag_s` is how much it lags at most: the time since `checked_at_s` where it has applied all that was
+    seen, as nobody knows what was committed since; otherwise the age of the oldest commit not yet applied, and while it
+    is not built the time since it was registered. `lag_least_s` is how much it lags for certain; both are -1 while not
+    known. `late` is set if `lag_s` is more than its target lag. `ranges` says into how many its table is split; the job
+    is then shown as the range that lags most, and in the worst state of all. `upkeep`, `progress` and `figures` are
+    there where one job is requested, and not in lists; `progress` is None while no iteration of it is reported to run,
+    and no comparison requested. `figures` of an index are by the names that docs/cli.md lists; if they could not be
+    read, `figures_fault` says why. `retained_s`: for so many seconds its sources retain what was removed from them; it
+    is known of jobs that lag for long, and 0 of others.
     """
 
     account: str
@@ -117,6 +117,7 @@ class JobView:
     figures: Mapping[str, float] = field(default_factory=dict)
     figures_fault: str = ""
     retained_s: float = 0.0
+    lag_least_s: float = 0.0
 
     @property
     def may_lose_history(self) -> bool:
@@ -209,9 +210,9 @@ class ClusterView:
     """The state of the whole cluster.
 
     `owner` is the owner's node id, empty while there is none. `counters` are the executors', summed. `lag_max_s` is the
-    greatest of all jobs, stopped ones too, and -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet) is
-    the time up to which everything that was committed is applied by all jobs but those left out, of which `left_out`
-    has some. `moving` counts shards on their way to another node.
+    greatest of all jobs, stopped ones too, at most, and `lag_max_least_s` for certain; -1 while unknown.
+    `checkpoint_at_s` (Unix seconds, 0: not known yet) is the time up to which everything that was committed is applied
+    by all jobs but those left out, of which `left_out` has some. `moving` counts shards on their way to another node.
     """
 
     owner: str
@@ -225,6 +226,7 @@ class ClusterView:
     left_out: tuple[LeftOutJob, ...] = ()
     left_out_count: int = 0
     moving: int = 0
+    lag_max_least_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

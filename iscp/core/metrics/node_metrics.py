@@ -41,6 +41,14 @@ LEASE_VALID = gauge(
 PROBES = counter("iscp.node.probes", "{probe}", "Probes of tables that have ended")
 PROBES_LATE = gauge("iscp.node.probes.late", "{probe}", "Probes that have not answered within `probe.timeout_s`")
 PROBES_WAITING = gauge("iscp.node.probes.waiting", "{probe}", "Probes that wait for a thread")
+TABLES_NOTICED = gauge(
+    "iscp.node.tables.noticed", "{table}", "Tables on local disks whose commits the kernel reports at once"
+)
+TABLES_UNNOTICED = gauge(
+    "iscp.node.tables.unnoticed",
+    "{table}",
+    "Tables on local disks whose commits only probes find",
+)
 WATCH_EVENTS = counter("iscp.node.watch.events", "{event}", "Changes of keys that watches of etcd have brought")
 MAINTENANCE_RUNNING = gauge(
     "iscp.node.maintenance.running",
@@ -90,6 +98,8 @@ METRICS: tuple[DeclaredMetric, ...] = (
     PROBES,
     PROBES_LATE,
     PROBES_WAITING,
+    TABLES_NOTICED,
+    TABLES_UNNOTICED,
     WATCH_EVENTS,
     MAINTENANCE_RUNNING,
     MAINTENANCE_HANGING,
@@ -115,6 +125,8 @@ COUNTERS: Mapping[str, CountedAs] = MappingProxyType(
         "upkeep_hanging": CountedAs(MAINTENANCE_HANGING),
         "probes_late": CountedAs(PROBES_LATE),
         "probes_waiting": CountedAs(PROBES_WAITING),
+        "tables_noticed": CountedAs(TABLES_NOTICED),
+        "tables_unnoticed": CountedAs(TABLES_UNNOTICED),
         "quarantined": CountedAs(QUARANTINED),
         "webhooks_posted": CountedAs(WEBHOOKS_POSTED),
         "webhooks_waiting": CountedAs(WEBHOOKS_WAITING),

@@ -155,7 +155,9 @@ class ProbeConfig:
     """The probing of tables. Invariant: `interval_min_s` <= `interval_max_s`."""
 
     interval_min_s: float = setting(10.0, "Busy tables are probed so often", above=0.0)
-    interval_max_s: float = setting(300.0, "Idle tables are probed at least so often", above=0.0)
+    interval_max_s: float = setting(
+        300.0, "Idle tables are probed at least so often, and twice in their smallest target lag", above=0.0
+    )
     timeout_s: float = setting(
         10.0,
         "If a probe takes longer, its table waits: its lag grows, and nothing of it starts",

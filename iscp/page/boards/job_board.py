@@ -10,7 +10,7 @@ from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, Reason
 from iscp.core.values.progress import RunProgress
 from iscp.page.boards.job_facts import JobFacts, error_name, facts_of, spec_text
-from iscp.page.boards.shown_values import age, count, moment, share, short, size, span, until, version
+from iscp.page.boards.shown_values import age, count, lag, moment, share, short, size, span, until, version
 
 ITERATIONS_MAX = 40
 """Iterations of a job's history that its board shows, the newest ones."""
@@ -204,7 +204,8 @@ def _faults(job: JobView, facts: JobFacts, now_s: float) -> Sequence[Fault]:
         remedy = f"They are in {where}." if where else "See the job's warning."
         found.append(Fault("dead letters", f"{count(status.dead_letters)} rows are left out of the target.", remedy))
     if job.may_lose_history:
-        lost = f"It is behind by {span(job.lag_s)}, and its source retains removed files for {span(job.retained_s)}."
+        behind = lag(job.lag_s, job.lag_least_s)
+        lost = f"It is behind by {behind}, and its source retains removed files for {span(job.retained_s)}."
         found.append(Fault("retention", lost, "Have it go on, or its source retain more."))
     if status.doubted_at_s:
         doubt = f"Since {moment(status.doubted_at_s)} it is not known whether the target holds what was applied."

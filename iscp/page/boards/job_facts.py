@@ -28,7 +28,8 @@ SOURCES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One job. `lag_s` and `target_lag_s` are seconds, -1 where not known or not given; times are Unix seconds.
+    """One job. `lag_s`, `lag_least_s` (as JobView has them) and `target_lag_s` are seconds, -1 where not known or not
+    given; times are Unix seconds.
 
     `sources` are the places of the tables that it reads, the first is the one on which it is registered; `target` is
     empty where its consumer needs none.
@@ -46,6 +47,7 @@ class JobFacts:
     reason: Reason
     late: bool
     lag_s: float
+    lag_least_s: float
     target_lag_s: float
     applied_version: int
     source_version: int
@@ -108,6 +110,7 @@ def facts_of(job: JobView) -> JobFacts:
         reason=job.reason,
         late=job.late,
         lag_s=job.lag_s,
+        lag_least_s=job.lag_least_s,
         target_lag_s=_seconds(fields.get("target_lag")),
         applied_version=job.applied_version,
         source_version=job.source_version,

@@ -127,7 +127,7 @@ def _reason(graph: LineageGraph, way: Sequence[str]) -> str:
     if not first.jobs:
         return "Nothing here maintains it: it is a table at the beginning."
     if len(way) == 1:
-        fresh = first.condition == "fresh" and first.global_s == 0.0
+        fresh = first.condition == "fresh" and first.global_least_s == 0.0
         return (
             "It is fresh, and so is all that it is made of."
             if fresh

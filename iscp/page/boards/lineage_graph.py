@@ -18,14 +18,16 @@ class LineageNode:
     """A place: a table that nobody here maintains (`jobs` is empty), or the target of jobs.
 
     `local_s` is how far its jobs lie behind what they read, `global_s` how far it lies behind the tables at the
-    beginning of all ways to it; seconds, -1: not known.
+    beginning of all ways to it: at most, and for certain; seconds, -1: not known.
     """
 
     place: str
     jobs: tuple[JobFacts, ...] = ()
     inputs: tuple[str, ...] = ()
     local_s: float = 0.0
+    local_least_s: float = 0.0
     global_s: float = 0.0
+    global_least_s: float = 0.0
 
     @property
     def kind(self) -> str:
@@ -79,11 +81,13 @@ def lineage_graph(jobs: Iterable[JobFacts]) -> LineageGraph:
             places.setdefault(source, place)
             outputs.setdefault(source, []).append(key)
     nodes = {key: LineageNode(place) for key, place in places.items() if key not in by_key}
-    local = {key: _worst_lag(made_by) for key, made_by in by_key.items()}
-    whole = chain_lags(local, inputs)
+    local = {key: _worst([job.lag_s for job in made_by]) for key, made_by in by_key.items()}
+    least = {key: _worst([job.lag_least_s for job in made_by]) for key, made_by in by_key.items()}
+    whole, whole_least = chain_lags(local, inputs), chain_lags(least, inputs)
     for key, made_by in by_key.items():
         worst_first = tuple(sorted(made_by, key=lambda job: job.lag_s, reverse=True))
-        nodes[key] = LineageNode(worst_first[0].title, worst_first, inputs[key], local[key], whole[key])
+        lags = local[key], least[key], whole[key], whole_least[key]
+        nodes[key] = LineageNode(worst_first[0].title, worst_first, inputs[key], *lags)
     return LineageGraph(nodes, outputs)
 
 
@@ -117,13 +121,12 @@ def way_to_the_reason(graph: LineageGraph, key: str) -> Sequence[str]:
 
 
 def _fresh(node: LineageNode) -> bool:
-    return node.condition == "fresh" and node.global_s == 0.0
+    return node.condition == "fresh" and node.global_least_s == 0.0
 
 
 def _weight(node: LineageNode) -> tuple[bool, float]:
     return node.condition not in ("fresh", "late"), node.global_s
 
 
-def _worst_lag(jobs: Sequence[JobFacts]) -> float:
-    lags = [job.lag_s for job in jobs]
+def _worst(lags: Sequence[float]) -> float:
     return -1.0 if min(lags) < 0 else max(lags)

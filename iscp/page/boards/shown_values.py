@@ -26,6 +26,11 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(1, round(seconds * 1000))} ms"
 
 
+def lag(most_s: float, least_s: float) -> str:
+    """Return a lag as `3 min`, and as `≤ 3 min` where only the most that it can be is known."""
+    return f"≤ {span(most_s)}" if most_s >= 0.0 and least_s < most_s else span(most_s)
+
+
 def age(at_s: float, now_s: float) -> str:
     """Return how long ago a Unix time is; UNKNOWN_TEXT where it is 0. A time ahead is `now`, as clocks differ."""
     if at_s <= 0:

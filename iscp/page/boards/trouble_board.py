@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import EventView
 from iscp.page.boards.job_facts import JobFacts, error_name
-from iscp.page.boards.shown_values import moment, some, span, until
+from iscp.page.boards.shown_values import lag, moment, some, span, until
 
 ROWS_MAX = 100
 """Jobs that each kind of trouble shows; how many more there are is said."""
@@ -86,7 +86,7 @@ _KINDS: tuple[Kind, ...] = (
         "Retention about to bite",
         "Their sources may soon drop what these jobs have yet to read; then they are computed from all rows.",
         lambda job: job.may_lose_history and job.error_code not in HISTORY_GONE,
-        lambda job, _: f"behind by {span(job.lag_s)}; the source retains {span(job.retained_s)}",
+        lambda job, _: f"behind by {lag(job.lag_s, job.lag_least_s)}; the source retains {span(job.retained_s)}",
         "Have the job go on, or its source retain more (`delta.deletedFileRetentionDuration`).",
     ),
     (

@@ -32,7 +32,20 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("span", "age", "until", "moment", "count", "some", "size", "version", "short", "last_part", "share"):
+    for name in (
+        "span",
+        "lag",
+        "age",
+        "until",
+        "moment",
+        "count",
+        "some",
+        "size",
+        "version",
+        "short",
+        "last_part",
+        "share",
+    ):
         made.globals[name] = getattr(shown_values, name)
     made.filters["exact"] = exact
     made.globals["address"] = address

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from iscp.coordination.global_checkpoint import counts
+from iscp.coordination.lag import lag_of
 from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.membership.node_session import Peer, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api.api_views import ClusterView, LeftOutJob, NodeView, ShardView
 from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import IscpError, no_etcd, no_owner
 from iscp.core.values.ids import ShardId
 from iscp.core.values.members import NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
-from iscp.runtime.admin.job_views import lag_of, silent_max_s
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -39,7 +38,6 @@ class _Seen:
     nodes: tuple[NodeView, ...]
     shards: tuple[ShardView, ...]
     looks: Mapping[ShardId, SourceSeen]
-    assigned: Container[ShardId]
     checkpoint_at_s: float
     catching_up: frozenset[str]
     moving: int
@@ -48,14 +46,11 @@ class _Seen:
 class ClusterViews:
     """The cluster as the owner sees it in its term."""
 
-    def __init__(
-        self, owner: OwnerLoop, membership: Membership, nodes: NodeClients, clock: Clock, probe: ProbeConfig
-    ) -> None:
+    def __init__(self, owner: OwnerLoop, membership: Membership, nodes: NodeClients, clock: Clock) -> None:
         self._owner = owner
         self._membership = membership
         self._nodes = nodes
         self._clock = clock
-        self._silent_max_s = silent_max_s(probe)
 
     def view(self, writer: LogWriter) -> ClusterView:
         """Return the view of the cluster; `writer` has the book with the jobs.
@@ -71,14 +66,15 @@ class ClusterViews:
         rows = [row for row in writer.read(lambda book: book.rows()) if row.drop_at_s is None]
         left_out, left_out_count = _left_out(rows, seen.catching_up)
         now_s = self._clock.now_s()
-        lags_s = [self._lag_s(row, seen, now_s) for row in rows]
+        lags = [lag_of(row, seen.looks.get(row.key.shard), now_s) for row in rows]
         return ClusterView(
             owner=seen.owner,
             owner_rev=seen.owner_rev,
             nodes=tuple(nodes),
             shards=seen.shards,
             jobs=writer.read(lambda book: book.count()),
-            lag_max_s=max(lags_s, default=-1.0),
+            lag_max_s=max((lag.most_s for lag in lags), default=-1.0),
+            lag_max_least_s=max((lag.least_s for lag in lags), default=-1.0),
             counters=_summed(counters.values()),
             checkpoint_at_s=seen.checkpoint_at_s,
             left_out=left_out,
@@ -92,17 +88,12 @@ class ClusterViews:
         except IscpError as error:
             raise no_etcd(error) from error
 
-    def _lag_s(self, row: JobRow, seen: _Seen, now_s: float) -> float:
-        shard = row.key.shard
-        return lag_of(row, seen.looks.get(shard), self._silent_max_s if shard in seen.assigned else 0.0, now_s)
-
     def _read(self, loop: OwnerLoop) -> _Seen:
         term = loop.machine.term
-        shards, assigned = [], set()
+        shards = []
         for assignment in loop.machine.assignments:
             shard, jobs = assignment.shard, assignment.jobs
             holder = assignment.holder.node_id if assignment.holder else ""
-            assigned.update([shard] if holder else [])
             table = jobs[0].table_name if jobs else ""
             shards.append(ShardView(shard.table_id, table, holder, assignment.state.value, len(jobs), shard.range_id))
         return _Seen(
@@ -111,8 +102,7 @@ class ClusterViews:
             records=loop.members,
             nodes=tuple(_node(record, term) for record in loop.members),
             shards=tuple(shards),
-            looks=dict(loop.sources.seen),
-            assigned=assigned,
+            looks=loop.sources.all_dated(),
             checkpoint_at_s=loop.checkpoint.at_s,
             catching_up=loop.checkpoint.catching_up,
             moving=len(term.moving) if term else 0,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from iscp.coordination.lag import lag_of
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.api.api_views import JobView
 from iscp.core.job.job_row import JobRow, JobState
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, summed
-from iscp.core.job.several_tables import further_tables
 from iscp.core.job.start_rule import run_spec
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress, combined_progress
@@ -24,7 +22,7 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
 class JobViews:
-    """Between terms they are as of the end of the last one. `probe`: how often nodes probe tables. `figures` reads
+    """Between terms they are as of the end of the last one. `figures` reads
     those of a job's target, and `retained_s` says for how long its sources retain what was removed.
     """
 
@@ -34,7 +32,6 @@ class JobViews:
         nodes: NodeClients,
         kinds: Callable[[str], ConsumerKind],
         clock: Clock,
-        probe: ProbeConfig,
         figures: Callable[[JobRow], TargetFigures] = lambda row: NO_FIGURES,
         retained_s: Callable[[JobRow], float] = lambda row: 0.0,
     ) -> None:
@@ -42,7 +39,6 @@ class JobViews:
         self._nodes = nodes
         self._kinds = kinds
         self._clock = clock
-        self._silent_max_s = silent_max_s(probe)
         self._figures = figures
         self._retained_s = retained_s
 
@@ -69,7 +65,7 @@ class JobViews:
         return [self._view(row, len(shards[row.key.table_id]), *known[row.key.table_id]) for row in rows]
 
     def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
-        view = view_of(row, seen, node_id, self._silent_max_s, self._clock.now_s())
+        view = view_of(row, seen, node_id, self._clock.now_s())
         return replace(view, ranges=ranges, retained_s=self._retained_s(row))
 
     def _progress(self, row: JobRow) -> RunProgress | None:
@@ -93,12 +89,9 @@ class JobViews:
         return JobMaintenance(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
 
-def view_of(row: JobRow, seen: SourceSeen | None, node_id: str, silent_s: float, now_s: float) -> JobView:
-    """Return the view of a job whose table `node_id` runs (empty: no node), and was `seen` to be so.
-
-    `silent_s`: for so long nothing need be heard of a table that does not move.
-    """
-    lag_s = lag_of(row, seen, silent_s if node_id else 0.0, now_s)
+def view_of(row: JobRow, seen: SourceSeen | None, node_id: str, now_s: float) -> JobView:
+    """Return the view of a job whose table `node_id` runs (empty: no node), and was `seen` to be so."""
+    lag = lag_of(row, seen, now_s)
     return JobView(
         account=row.key.account,
         table_id=row.key.table_id,
@@ -112,65 +105,23 @@ def view_of(row: JobRow, seen: SourceSeen | None, node_id: str, silent_s: float,
         applied_at_s=row.watermark.at_s,
         source_version=max(seen.source_version if seen else -1, row.watermark.version),
         checked_at_s=seen.checked_at_s if seen else 0.0,
-        lag_s=lag_s,
+        lag_s=lag.most_s,
+        lag_least_s=lag.least_s,
         seq=row.seq,
         status=row.status,
         create_at_s=row.create_at_s,
         node_id=node_id,
-        late=is_late(row, lag_s, now_s),
+        late=is_late(row, lag.most_s),
     )
 
 
-def is_late(row: JobRow, lag_s: float, now_s: float) -> bool:
-    """Return whether the job lags by more than its target lag, or has not built its target within it."""
+def is_late(row: JobRow, lag_s: float) -> bool:
+    """Return whether a job that lags by `lag_s` at most may lag by more than its target lag."""
     try:
         spec = run_spec(row.spec_json)
     except InvalidRequest:  # damaged in the job log: its iterations say so, and its place in a list is not theirs
         return False
-    if spec is None or spec.target_lag_s is None:
-        return False
-    return (lag_s if row.watermark.version >= 0 else now_s - row.create_at_s) > spec.target_lag_s
-
-
-def silent_max_s(probe: ProbeConfig) -> float:
-    """Return for how many seconds at most nothing is heard of a table that does not move, if its node can probe it."""
-    return probe.interval_max_s + probe.timeout_s + ScheduleTimes().seen_every_s
-
-
-def lag_of(row: JobRow, seen: SourceSeen | None, silent_s: float, now_s: float) -> float:
-    """Return how stale the job is, in seconds; a job that is up to date with what was last seen is so as of that probe.
-
-    A target in doubt is stale since the doubt. If the source cannot be probed, or nothing was heard of it for
-    `silent_s` (0: no node has the table), the time since the last probe that succeeded is the least lag: nobody knows
-    what was committed then. -1 means that the lag is not known yet.
-    """
-    if seen is None or not seen.checked_at_s:
-        return -1.0
-    since_s = now_s - seen.checked_at_s
-    unseen_s = max(0.001, since_s) if seen.unreached or since_s >= silent_s else 0.0
-    if doubted_at_s := row.status.doubted_at_s:
-        return max(0.001, unseen_s, now_s - doubted_at_s)
-    further_s = max(unseen_s, 0.0 if row.paused else _further_lag_of(row, seen, now_s))
-    if row.watermark.version >= seen.source_version:
-        return further_s
-    # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
-    table_s = seen.lag_s + (now_s - seen.checked_at_s)
-    own_s = now_s - row.watermark.at_s if row.watermark.version >= 0 else table_s
-    # A paused job does not count among those of the table: only its own watermark shows how far it has fallen back.
-    return max(further_s, own_s if row.paused else min(table_s, own_s))
-
-
-def _further_lag_of(row: JobRow, seen: SourceSeen, now_s: float) -> float:
-    """Return the lag, in seconds, behind the tables that it reads besides its own: no staler than the slowest job
-    there, or than it was when it read them.
-    """
-    read, lag_s = set(further_tables(row)), 0.0
-    for each in seen.further if read else ():
-        mark = row.sources.get(each.uri)
-        if each.uri in read and mark is not None and mark.watermark.version < each.version:
-            table_s = each.lag_s + (now_s - seen.checked_at_s)
-            lag_s = max(lag_s, 0.001, min(table_s, now_s - mark.watermark.at_s))
-    return lag_s
+    return spec is not None and spec.target_lag_s is not None and lag_s > spec.target_lag_s
 
 
 def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
@@ -181,6 +132,6 @@ def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen
     """
     assignments = [loop.machine.assignments.get(shard) for shard in shards]
     nodes = [each.holder.node_id if each and each.holder else "" for each in assignments]
-    probes = [seen for shard in shards if (seen := loop.sources.seen.get(shard)) is not None]
+    probes = [seen for shard in shards if (seen := loop.sources.dated(shard)) is not None]
     seen = max(probes, key=lambda at: (at.lag_s > 0 or at.unreached, at.lag_s - at.checked_at_s), default=None)
     return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(probes) == len(shards) else None

@@ -20,14 +20,12 @@ from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, WorkerNews
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState
-from iscp.core.job.several_tables import tables_of
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.run_result import ResultState, RunResult, with_need
 from iscp.core.run.run_words import words_of_a_run
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, TableNotFound, TemporaryError
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.ids import JobKey, TableEpoch
 from iscp.core.values.progress import RunProgress
-from iscp.ports.catalog import LogNotices
 from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
 from iscp.runtime.local.local_run import RequestedJob, RunListener, failed
 from iscp.runtime.local.spark_needs import SparkNeeds
@@ -35,6 +33,7 @@ from iscp.runtime.local.unit_runner import result_of
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.table_notices import TableNotices
 
 if TYPE_CHECKING:
     # These are of a page alone.
@@ -53,7 +52,7 @@ SCHEDULER_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WatchParts:
-    """The parts that run iterations. `notices` is given what is called with the URI of a table that has changed.
+    """The parts that run iterations. `notices` wakes the jobs of tables that have changed.
 
     `needs` hears of each outcome before the schedule does.
     """
@@ -62,7 +61,7 @@ class WatchParts:
     scheduler: Scheduler
     executor: Executor
     maintenance: Maintenance
-    notices: Callable[[Callable[[str], None]], LogNotices]
+    notices: TableNotices
     alive: Callable[[], bool]
     progress: Callable[[str], RunProgress | None]
     needs: SparkNeeds
@@ -101,12 +100,11 @@ class WatchPage:
 
 @dataclass(slots=True)
 class _Watched:
-    """A `_Watched` is what is watched by now. `shards` has for each URI the shards whose jobs read the table there."""
+    """A `_Watched` is what is watched by now."""
 
     rows: dict[JobKey, JobRow] = field(default_factory=dict)
     numbers: dict[JobKey, int] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    shards: dict[str, set[ShardId]] = field(default_factory=dict)
 
 
 class LocalWatch:
@@ -132,7 +130,6 @@ class LocalWatch:
         self._lock = threading.Lock()
         self._stopped = False
         self._end: queue.SimpleQueue[None] = queue.SimpleQueue()  # an Event's lock stops the handler of a signal
-        self._notices = parts.notices(self._notify)
         parts.scheduler.reports.subscribe(self._hear, *get_args(WorkerNews))
         parts.scheduler.reports.subscribe(lambda answer: None, VerifyAnswered)
         if page is not None:
@@ -158,7 +155,7 @@ class LocalWatch:
         finally:
             if self.page is not None:
                 self.page.end()
-            self._notices.close()
+            parts.notices.close()
             parts.maintenance.close(SCHEDULER_WAIT_S)
             parts.executor.close(drain=True, wait_s=stop_s)
             parts.scheduler.close(SCHEDULER_WAIT_S)
@@ -173,7 +170,6 @@ class LocalWatch:
         if not taken:
             return
         self._waiting = [number for number in self._waiting if number not in taken]
-        self._notices.follow(self._watched.shards.keys())
 
     def _register(self, number: int) -> bool:
         """Take a job in; return False if it is to be tried again later."""
@@ -198,8 +194,6 @@ class LocalWatch:
             shard, new = row.key.shard, row.key.table_id not in watched.places
             watched.places[row.key.table_id] = row.table_uri
             watched.rows[row.key], watched.numbers[row.key] = row, number
-            for uri in {row.table_uri, *tables_of(row).values()}:
-                watched.shards.setdefault(uri, set()).add(shard)
             jobs = tuple(each for each in watched.rows.values() if each.key.shard == shard)
         self._listener.begin(number)
         if self.page is not None:
@@ -208,17 +202,12 @@ class LocalWatch:
         order = StartShard(shard, epoch, jobs) if new else UpdateShard(shard, epoch, jobs)
         self._parts.scheduler.post(order)
         self._parts.maintenance.give(order)
+        self._parts.notices.give(order)
 
     def _refuse(self, number: int, fault: RunResult, *, again: bool) -> None:
         if self.page is not None:
             self.page.shown.refuse(number, fault, again=again)
         self._say_once(number, fault)
-
-    def _notify(self, uri: str) -> None:
-        with self._lock:
-            shards = tuple(self._watched.shards.get(uri, ()))
-        for shard in shards:
-            self._parts.scheduler.notify(shard, targets=False)
 
     def _hear(self, news: object) -> None:
         if not isinstance(news, Reports):

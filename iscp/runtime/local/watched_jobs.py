@@ -52,7 +52,6 @@ class WatchedJobs:
         jobs: Mapping[int, RequestedJob],
         node_id: str,
         clock: Clock,
-        silent_s: float,
         retained_s: Callable[[JobRow], float] = lambda row: 0.0,
     ) -> None:
         self.node_id = node_id
@@ -61,7 +60,6 @@ class WatchedJobs:
         for number, job in sorted(jobs.items()):
             self._named.setdefault(job.planned.name, []).append(number)
         self._clock = clock
-        self._silent_s = silent_s
         self._retained_s = retained_s
         self._began_at_s = clock.now_s()
         self._history_max = max(1, min(HISTORY_MAX, ENTRIES_MAX // max(1, len(jobs))))
@@ -174,7 +172,7 @@ class WatchedJobs:
     def _view(self, number: int, known: _JobKnown) -> JobView:
         """Return the view; it takes long for ten thousand jobs, and so is made while nobody waits for the lock."""
         if known.row is not None:
-            view = view_of(known.row, known.seen, self.node_id, self._silent_s, self._clock.now_s())
+            view = view_of(known.row, known.seen, self.node_id, self._clock.now_s())
             return replace(view, retained_s=self._retained_s(known.row))
         job, fault, again = known.job, known.fault, known.again
         status = JobStatus(error_code=fault.error_code, error_msg=fault.error) if fault is not None else JobStatus()
@@ -193,6 +191,7 @@ class WatchedJobs:
             source_version=-1,
             checked_at_s=0.0,
             lag_s=-1.0,
+            lag_least_s=-1.0,
             seq=0,
             status=status,
             create_at_s=self._began_at_s,

@@ -6,10 +6,11 @@ Lags are those that `job status` shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.lag import lag_of
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.build.api_builds import BuildStage
@@ -21,11 +22,10 @@ from iscp.core.metrics import owner_metrics as metrics
 from iscp.core.metrics.chain_lag import chain_lags
 from iscp.core.metrics.metric import MetricReading
 from iscp.core.metrics.most_behind import JobLag, lag_readings, whole_jobs
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import NotOwner, Unavailable
 from iscp.core.values.ids import ShardId
 from iscp.ports.system import Clock
-from iscp.runtime.admin.job_views import is_late, lag_of, silent_max_s
+from iscp.runtime.admin.job_views import is_late
 from iscp.runtime.metrics.metered_runner import kind_of
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -40,7 +40,6 @@ class _OwnedCluster:
     moving: int
     checkpoint_at_s: float
     sources: Mapping[ShardId, SourceSeen]
-    assigned: Container[ShardId]
 
 
 class OwnerReadings:
@@ -51,13 +50,11 @@ class OwnerReadings:
         owner: OwnerLoop,
         builds: Callable[[], KnownBuilds],
         clock: Clock,
-        probe: ProbeConfig,
         named_max: int,
     ) -> None:
         self._owner = owner
         self._builds = builds
         self._clock = clock
-        self._silent_max_s = silent_max_s(probe)
         self._named_max = named_max
 
     def read(self) -> Iterator[MetricReading]:
@@ -92,13 +89,13 @@ class OwnerReadings:
         inputs = writer.read(lambda book: _inputs(book, lags))
         whole_s = chain_lags({each.row.registration: each.lag_s for each in lags}, inputs)
         lags = [each._replace(global_s=whole_s[each.row.registration]) for each in lags]
-        yield MetricReading(job_metrics.LATE, sum(is_late(each.row, each.lag_s, now_s) for each in lags))
+        yield MetricReading(job_metrics.LATE, sum(is_late(each.row, each.lag_s) for each in lags))
         yield from lag_readings(lags, self._named_max, kind_of)
 
     def _lag(self, row: JobRow, seen: _OwnedCluster, now_s: float) -> JobLag:
         shard = row.key.shard
         source = seen.sources.get(shard)
-        lag_s = lag_of(row, source, self._silent_max_s if shard in seen.assigned else 0.0, now_s)
+        lag_s = lag_of(row, source, now_s).most_s
         applied = row.watermark.version
         return JobLag(row, lag_s, max(0, source.source_version - applied) if source else 0)
 
@@ -117,18 +114,15 @@ class OwnerReadings:
 
 
 def _read(loop: OwnerLoop) -> _OwnedCluster:
-    term, states, assigned = loop.machine.term, Counter[str](), set[ShardId]()
+    term, states = loop.machine.term, Counter[str]()
     for assignment in loop.machine.assignments:
         states[assignment.state.value] += 1
-        if assignment.holder:
-            assigned.add(assignment.shard)
     return _OwnedCluster(
         nodes=len(loop.members),
         states=states,
         moving=len(term.moving) if term else 0,
         checkpoint_at_s=loop.checkpoint.at_s,
-        sources=dict(loop.sources.seen),
-        assigned=assigned,
+        sources=loop.sources.all_dated(),
     )
 
 

@@ -101,7 +101,7 @@ class OwnerLoop:
         events_max: int = EVENTS_MAX,
     ) -> None:
         self.machine = machine
-        self.sources = SeenSources()
+        self.sources = SeenSources(clock)
         self.leader: Leader | None = None
         self.writer: LogWriter | None = None
         self.claim_fault: IscpError | None = None
@@ -275,7 +275,7 @@ class OwnerLoop:
         self._marker.note(term.joblog.version)
         follows = term.owner_rev > 1  # before the first owner nobody has run anything
         roll_hold_s = self._take_roll(term.members, term.members_at, follows)
-        self.sources, self.claim_fault = SeenSources(), None
+        self.sources, self.claim_fault = SeenSources(self._clock), None
         self.decisions.begin(term.owner_rev)
         hold_s, overrides = max(term.hold_s, roll_hold_s), term.overrides
         # Before the book is made of the rows: meanwhile the nodes can say what they run.

@@ -896,9 +896,10 @@ Global___BuildRequest: _TypeAlias = BuildRequest  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
-    """applied_version: what the target holds. source_version: the newest seen, as of checked_at_s. lag_s: the age of
-    the oldest commit that is not applied, 0 if there was none, -1 while unknown; at least that of the last probe where
-    the table cannot be probed. late: it is more than the target lag.
+    """applied_version: what the target holds. source_version: the newest seen, as of checked_at_s. lag_s: by how much the
+    target lags at most: the time since checked_at_s where everything seen is applied, as nobody knows what was committed
+    since; else the age of the oldest commit that is not applied. lag_least_s: by how much for certain. Both are -1 while
+    unknown. late: lag_s is more than the target lag.
     ranges: into how many its table is split; the job is then as the worst of them.
     """
 
@@ -948,6 +949,7 @@ class Job(_message.Message):
     FIGURES_FIELD_NUMBER: _builtins.int
     FIGURES_FAULT_FIELD_NUMBER: _builtins.int
     RETAINED_S_FIELD_NUMBER: _builtins.int
+    LAG_LEAST_S_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -969,6 +971,7 @@ class Job(_message.Message):
     figures_fault: _builtins.str
     retained_s: _builtins.float
     """For how many seconds its sources retain what was removed from them. 0: not known; it is known of jobs that lag for long."""
+    lag_least_s: _builtins.float
     @_builtins.property
     def status(self) -> Global___JobStatus: ...
     @_builtins.property
@@ -1008,10 +1011,11 @@ class Job(_message.Message):
         figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         figures_fault: _builtins.str = ...,
         retained_s: _builtins.float = ...,
+        lag_least_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "status", b"status", "upkeep", b"upkeep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "figures", b"figures", "figures_fault", b"figures_fault", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "retained_s", b"retained_s", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "figures", b"figures", "figures_fault", b"figures_fault", "job_id", b"job_id", "lag_least_s", b"lag_least_s", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "retained_s", b"retained_s", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2104,6 +2108,7 @@ class Cluster(_message.Message):
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     LEFT_OUT_COUNT_FIELD_NUMBER: _builtins.int
     MOVING_FIELD_NUMBER: _builtins.int
+    LAG_MAX_LEAST_S_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     owner: _builtins.str
     owner_rev: _builtins.int
@@ -2114,6 +2119,8 @@ class Cluster(_message.Message):
     left_out_count: _builtins.int
     moving: _builtins.int
     """Shards on their way from one node to another."""
+    lag_max_least_s: _builtins.float
+    """The greatest lag is lag_max_s at most, and this for certain."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
@@ -2136,10 +2143,11 @@ class Cluster(_message.Message):
         left_out: _abc.Iterable[Global___LeftOut] | None = ...,
         left_out_count: _builtins.int = ...,
         moving: _builtins.int = ...,
+        lag_max_least_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at_s", b"checkpoint_at_s", "counters", b"counters", "format_version", b"format_version", "jobs", b"jobs", "lag_max_s", b"lag_max_s", "left_out", b"left_out", "left_out_count", b"left_out_count", "moving", b"moving", "nodes", b"nodes", "owner", b"owner", "owner_rev", b"owner_rev"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at_s", b"checkpoint_at_s", "counters", b"counters", "format_version", b"format_version", "jobs", b"jobs", "lag_max_least_s", b"lag_max_least_s", "lag_max_s", b"lag_max_s", "left_out", b"left_out", "left_out_count", b"left_out_count", "moving", b"moving", "nodes", b"nodes", "owner", b"owner", "owner_rev", b"owner_rev"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

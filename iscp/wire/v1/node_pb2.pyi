@@ -457,6 +457,8 @@ class SourceSeen(_message.Message):
     FURTHER_FIELD_NUMBER: _builtins.int
     REPAIR_VERSION_FIELD_NUMBER: _builtins.int
     UNREACHED_FIELD_NUMBER: _builtins.int
+    AGES_FIELD_NUMBER: _builtins.int
+    REPORTED_AT_S_FIELD_NUMBER: _builtins.int
     table_id: _builtins.str
     range_id: _builtins.int
     source_version: _builtins.int
@@ -466,10 +468,14 @@ class SourceSeen(_message.Message):
     """The newest repair that some job has not applied; 0: none."""
     unreached: _builtins.bool
     """It cannot be probed since checked_at_s."""
+    reported_at_s: _builtins.float
+    """By the clock of checked_at_s; 0: not said."""
     @_builtins.property
     def further(self) -> _containers.RepeatedCompositeFieldContainer[Global___FurtherSeen]:
         """Tables that jobs read besides their own."""
 
+    @_builtins.property
+    def ages(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionAge]: ...
     def __init__(
         self,
         *,
@@ -481,10 +487,12 @@ class SourceSeen(_message.Message):
         further: _abc.Iterable[Global___FurtherSeen] | None = ...,
         repair_version: _builtins.int = ...,
         unreached: _builtins.bool = ...,
+        ages: _abc.Iterable[Global___VersionAge] | None = ...,
+        reported_at_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_at_s", b"checked_at_s", "further", b"further", "lag_s", b"lag_s", "range_id", b"range_id", "repair_version", b"repair_version", "source_version", b"source_version", "table_id", b"table_id", "unreached", b"unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "checked_at_s", b"checked_at_s", "further", b"further", "lag_s", b"lag_s", "range_id", b"range_id", "repair_version", b"repair_version", "reported_at_s", b"reported_at_s", "source_version", b"source_version", "table_id", b"table_id", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,23 +505,55 @@ class FurtherSeen(_message.Message):
     URI_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     LAG_S_FIELD_NUMBER: _builtins.int
+    UNSEEN_S_FIELD_NUMBER: _builtins.int
+    AGES_FIELD_NUMBER: _builtins.int
     uri: _builtins.str
     version: _builtins.int
     lag_s: _builtins.float
+    unseen_s: _builtins.float
+    """For how long it had not been probed at checked_at_s."""
+    @_builtins.property
+    def ages(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionAge]: ...
     def __init__(
         self,
         *,
         uri: _builtins.str = ...,
         version: _builtins.int = ...,
         lag_s: _builtins.float = ...,
+        unseen_s: _builtins.float = ...,
+        ages: _abc.Iterable[Global___VersionAge] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lag_s", b"lag_s", "uri", b"uri", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "lag_s", b"lag_s", "unseen_s", b"unseen_s", "uri", b"uri", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FurtherSeen: _TypeAlias = FurtherSeen  # noqa: Y015
+
+@_typing.final
+class VersionAge(_message.Message):
+    """The oldest commit after version was so old at checked_at_s."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    age_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        age_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionAge: _TypeAlias = VersionAge  # noqa: Y015
 
 @_typing.final
 class Watermark(_message.Message):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery, FurtherTables, SeveralTables
-from iscp.coordination.protocol.messages import FurtherSeen
+from iscp.coordination.lag import ProbeTimes
+from iscp.coordination.protocol.messages import FurtherSeen, VersionAge
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.watermark import SourceMark, Watermark
 
@@ -25,13 +26,25 @@ def test_each_table_is_probed_once_whoever_reads_it() -> None:
 def test_who_is_behind_shows_as_soon_as_a_table_has_moved_or_the_job_has_come_on() -> None:
     tables, jobs = FurtherTables(), [reading(x=3), reading(y=1)]
     tables.keep(jobs)
-    assert not tables.take([FurtherAnswer("x", ProbeState(4, b"1", 20.0))], jobs, ran_since_probe=False)
+    moved = FurtherAnswer("x", ProbeState(4, b"1", 1_020.0))
+    tables.note_probed([moved], ProbeTimes(sent_s=50.0, now_s=51.0, at_s=1_051.0))
+    assert not tables.take([moved], jobs, ran_since_probe=False)
     assert [job.behind for job in jobs] == [True, False]
-    assert tables.see(jobs, 50.0) == (FurtherSeen("x", 4, 30.0), FurtherSeen("y", 1, 0.0))
+    assert tables.see(jobs, 50.0) == (FurtherSeen("x", 4, 30.0, ages=(VersionAge(3, 30.0),)), FurtherSeen("y", 1, 0.0))
     jobs[0].marks = reading(x=4).marks
     tables.compare(jobs)
     assert not jobs[0].behind
     assert {each.lag_s for each in tables.see(jobs, 60.0)} == {0.0}
+
+
+def test_a_table_that_cannot_be_reached_is_as_it_was_when_it_was_probed_last() -> None:
+    tables, jobs = FurtherTables(), [reading(x=3, y=1)]
+    tables.keep(jobs)
+    tables.note_probed([], ProbeTimes(50.0, 50.0, 1_050.0))
+    gone = FurtherAnswer("x", None)
+    tables.note_probed([gone], ProbeTimes(80.0, 80.0, 1_080.0))
+    assert tables.take([gone], jobs, ran_since_probe=False) == {"x"}
+    assert tables.see(jobs, 80.0) == (FurtherSeen("x", 3, 0.0, unseen_s=30.0), FurtherSeen("y", 1, 0.0))
 
 
 def test_a_lower_version_is_a_recreated_table_unless_an_iteration_has_ended_since() -> None:

@@ -16,6 +16,11 @@ MOUNTS_FRESH_S = 1.0
 MOUNTS_MAX = 10_000
 """Mounted file systems that are distinguished; tables on others count as on the one above."""
 
+LOCAL_TYPES = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs", "bcachefs", "ramfs"}
+)
+"""Types of file systems that only this machine writes to, so that its kernel notices each change."""
+
 _MOUNTS = Path("/proc/self/mountinfo")
 _POINT = 4
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -32,6 +37,25 @@ def storage_place(uri: str) -> str:
     return next((point for point in points if path == point or path.startswith(f"{point}/")), "/")
 
 
+def on_local_disk(uri: str) -> bool:
+    """Return whether all that changes a table at this path is done on this machine, by the path as it is written."""
+    return not on_s3(uri) and _types(int(time.monotonic() / MOUNTS_FRESH_S)).get(storage_place(uri), "") in LOCAL_TYPES
+
+
+@lru_cache(maxsize=1)
+def _types(when: int) -> dict[str, str]:
+    try:
+        return mount_types(_MOUNTS.read_text().splitlines())
+    except OSError:
+        return {}
+
+
+def mount_types(lines: Iterable[str]) -> dict[str, str]:
+    """Return the types of file systems by their mount points, in lines of Linux's `mountinfo`; the last one counts."""
+    named = (line.split(" ") for line in lines)
+    return {_unescaped(parts[_POINT]): parts[parts.index("-") + 1] for parts in named if "-" in parts[_POINT + 1 : -1]}
+
+
 @lru_cache(maxsize=1)
 def _mount_points(when: int) -> tuple[str, ...]:
     """Return the mount points, the longest first."""
@@ -45,5 +69,9 @@ def _mount_points(when: int) -> tuple[str, ...]:
 def mount_points(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the mount points in lines of Linux's `mountinfo`, without the root; the longest first."""
     named = [parts[_POINT] for line in lines if len(parts := line.split(" ")) > _POINT]
-    points = {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), name) for name in named}
+    points = set(map(_unescaped, named))
     return tuple(sorted(points - {"/"}, key=lambda point: (-len(point), point))[:MOUNTS_MAX])
+
+
+def _unescaped(name: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), name)

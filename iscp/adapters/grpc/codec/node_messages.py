@@ -32,6 +32,7 @@ from iscp.coordination.protocol.messages import (
     ShardCheckpoint,
     SourceSeen,
     Sync,
+    VersionAge,
     exact_seen,
 )
 from iscp.core.job.iteration import HistoryEntry
@@ -73,11 +74,13 @@ _REPORT = Codec(
     check=exact_report,
 )
 _ENTRY = Codec(HistoryEntry, admin_pb2.HistoryEntry, check=exact_entry, usage=USAGE)
+_AGES = Codec(VersionAge, pb.VersionAge)
 _SEEN = Codec(
     SourceSeen,
     pb.SourceSeen,
     shard=Codec(ShardId, pb.ShardId),
-    further=Codec(FurtherSeen, pb.FurtherSeen),
+    further=Codec(FurtherSeen, pb.FurtherSeen, ages=_AGES),
+    ages=_AGES,
     check=exact_seen,
 )
 _SHARD_CHECKPOINT = Codec(ShardCheckpoint, pb.ShardCheckpoint, shard=SHARD, reports=_REPORT, history=_ENTRY, seen=_SEEN)

@@ -75,7 +75,7 @@ class Page:
         requests = local.request("copy"), local.request("late")
         requested = local.requested(*requests)
         self.clock, self.retained_s = local.clock, 0.0
-        self.jobs = WatchedJobs(dict(enumerate(requested)), "run", local.clock, 40.0, lambda row: self.retained_s)
+        self.jobs = WatchedJobs(dict(enumerate(requested)), "run", local.clock, lambda row: self.retained_s)
         self.row = local.registrar.register(requests[0], RunOrders()).row
         self.request = requests[0]
         self.jobs.take(0, self.row)

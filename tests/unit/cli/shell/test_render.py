@@ -68,8 +68,10 @@ def test_a_size_has_the_unit_in_which_it_is_short(count: float, text: str) -> No
         (render.seconds(0.04), "0.0 s"),
         (render.moment(0), "-"),
         (render.moment(86_399.9), "1970-01-01 23:59:59Z"),
-        (render.lag(replace(JOB, late=True)), "2.5 s late"),
-        (render.lag(JOB), "2.5 s"),
+        (render.lag(replace(JOB, late=True, lag_least_s=2.5)), "2.5 s late"),
+        (render.lag(replace(JOB, lag_least_s=2.5)), "2.5 s"),
+        (render.lag(JOB), "≤ 2.5 s"),
+        (render.lag(replace(JOB, lag_s=-1.0, lag_least_s=-1.0)), "-"),
     ],
 )
 def test_what_is_not_known_is_a_dash(shown: str, text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from iscp.coordination.protocol.messages import FurtherSeen
+from iscp.coordination.protocol.messages import FurtherSeen, VersionAge
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.spec.spec import ConsumerSpec
@@ -55,7 +55,10 @@ def test_a_wait_goes_on_while_another_table_is_ahead(desk: Desk) -> None:
 def test_a_job_lags_by_the_tables_that_it_has_not_read_and_not_as_others_of_its_shard_do(desk: Desk) -> None:
     row = running(desk)
     desk.reach(row, 7, JobState.COMPLETED, Reason.NONE, status(7, 2))
-    others = (FurtherSeen(OTHER.uri, 3, 40.0), FurtherSeen("/lake/of-another-view", 9, 90.0))
+    others = (
+        FurtherSeen(OTHER.uri, 3, 40.0, ages=(VersionAge(2, 40.0),)),
+        FurtherSeen("/lake/of-another-view", 9, 90.0),
+    )
     desk.world.see(7, 90.0, further=others)
     assert 40.0 <= desk.admin.status(X).lag_s < 90.0
     desk.world.report(row._replace(seq=row.seq + 2), 7, JobState.COMPLETED, Reason.NONE, status(7, 3))

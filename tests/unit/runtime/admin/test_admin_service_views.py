@@ -7,17 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from iscp.coordination.protocol.messages import VersionAge
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested
 from iscp.core.api.api_requests import JobFilter, JobName, UpdateRequest
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
 from iscp.core.job.verification import Comparison, VerifyReport
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import JobFailed, JobNotFound, NotOwner, TableNotFound, TimedOut, Unavailable
 from iscp.core.values.ids import ShardId
 from iscp.core.values.members import Moment
-from iscp.runtime.admin.job_views import silent_max_s
 from iscp.runtime.owner.log.log_marker import ASK_PAUSE_S
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
 from tests.fakes.node_calls import PROGRESS
@@ -65,32 +64,48 @@ def test_the_history_is_the_newest_first_also_before_it_is_written(desk: Desk) -
         desk.admin.history(JobName(TABLE.uri, "none"), 1)
 
 
-def lag(desk: Desk) -> float:
-    return desk.admin.status(X).lag_s
+def lag(desk: Desk) -> tuple[float, float]:
+    """How much it lags for certain, and at most."""
+    view = desk.admin.status(X)
+    return view.lag_least_s, view.lag_s
 
 
-def test_lag_is_not_known_before_somebody_has_probed_and_nothing_when_up_to_date(desk: Desk) -> None:
+def test_of_a_job_that_is_up_to_date_it_is_known_only_as_of_the_last_probe(desk: Desk) -> None:
     row = desk.running()
-    assert lag(desk) == -1.0
     desk.reach(row, 7)
+    assert lag(desk) == (-1.0, -1.0), "nobody has probed it"
     desk.world.see(7)
     desk.world.clock.advance(50.0)
     view = desk.admin.status(X)
-    assert (view.lag_s, view.source_version, view.applied_version, view.node_id) == (0.0, 7, 7, "n-1")
+    assert (view.lag_s, view.source_version, view.applied_version, view.node_id) == (50.0, 7, 7, "n-1")
+    assert view.lag_least_s == 0.0
     assert view.checked_at_s == desk.world.clock.now_s() - 50.0
 
 
-def test_lag_grows_with_the_time_since_the_probe_but_never_beyond_the_jobs_own_watermark(desk: Desk) -> None:
+def test_of_a_job_that_is_behind_the_version_that_it_is_at_says_since_when(desk: Desk) -> None:
     row = desk.running()
-    desk.world.see(9, lag_s=30.0)
     desk.world.clock.advance(5.0)
-    assert lag(desk) == 35.0  # nothing applied yet: the table's oldest outstanding commit
+    assert lag(desk) == (5.0, 5.0), "since it was registered, as nothing is built"
     desk.reach(row, 7)
+    desk.world.see(9, lag_s=90.0, ages=(VersionAge(4, 90.0), VersionAge(7, 30.0)))
     desk.world.clock.advance(2.0)
-    assert lag(desk) == 2.0  # the slowest of the table is another job
+    assert lag(desk) == (32.0, 32.0), "the slowest of the table is another job"
     assert desk.admin.status(X).source_version == 9
+    desk.world.see(9, lag_s=90.0, ages=(VersionAge(4, 90.0), VersionAge(6, 40.0)))
+    assert lag(desk) == (0.001, 40.0), "of versions between two probes only the most is known"
     desk.world.clock.step(-100.0)
-    assert lag(desk) == 0.0  # never negative
+    assert lag(desk) == (0.001, 40.0)
+
+
+def test_a_probe_by_a_clock_that_is_ahead_hides_no_lag(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    ahead_s = desk.world.clock.now_s() + 30 * 86_400.0
+    desk.world.see(7, checked_at_s=ahead_s)
+    desk.world.clock.advance(40.0)
+    assert lag(desk) == (0.0, 40.0)
+    desk.world.see(9, lag_s=10.0, checked_at_s=ahead_s, ages=(VersionAge(7, 10.0),))
+    desk.world.clock.advance(5.0)
+    assert lag(desk) == (15.0, 15.0)
 
 
 def test_a_job_past_its_target_lag_is_late_and_so_is_one_that_takes_longer_to_build(desk: Desk) -> None:
@@ -100,7 +115,7 @@ def test_a_job_past_its_target_lag_is_late_and_so_is_one_that_takes_longer_to_bu
     desk.world.clock.advance(31.0)
     assert desk.admin.status(X).late, "nothing is built yet"
     desk.reach(row, 7)
-    desk.world.see(9, lag_s=1.0)
+    desk.world.see(9, lag_s=1.0, ages=(VersionAge(7, 1.0),))
     assert not desk.admin.status(X).late
     desk.world.clock.advance(31.0)
     assert desk.admin.status(X).late
@@ -129,31 +144,20 @@ def test_lag_counts_the_time_since_the_last_probe_where_the_table_cannot_be_prob
     desk.reach(desk.running(), 7)
     probed_at_s = desk.world.clock.now_s()
     desk.world.see(7)
-    assert lag(desk) == 0.0
     desk.world.see(7, unreached=True, checked_at_s=probed_at_s)
-    assert lag(desk) == 0.001
     desk.world.clock.advance(40.0)
-    assert lag(desk) == desk.admin.cluster().lag_max_s == 40.0
+    assert lag(desk) == (0.0, 40.0)
+    assert desk.admin.cluster().lag_max_s == 40.0
     desk.world.see(-1, unreached=True, checked_at_s=0.0)
-    assert lag(desk) == 40.0, "by another node, which never could"
+    assert lag(desk) == (0.0, 40.0), "by another node, which never could"
     desk.world.see(7)
-    assert lag(desk) == 0.0
-
-
-def test_a_table_of_which_nothing_is_heard_for_long_is_as_of_its_last_probe(desk: Desk) -> None:
-    desk.reach(desk.running(), 7)
-    desk.world.see(7)
-    heard_s = silent_max_s(ProbeConfig())
-    desk.world.clock.advance(heard_s - 1.0)
-    assert lag(desk) == 0.0
-    desk.world.clock.advance(1.0)
-    assert lag(desk) == heard_s
+    assert lag(desk) == (0.0, 0.0)
 
 
 def test_of_a_table_that_nobody_could_ever_probe_no_lag_is_known(desk: Desk) -> None:
     desk.reach(desk.running(), 7)
     desk.world.see(7, unreached=True, checked_at_s=0.0)
-    assert lag(desk) == -1.0
+    assert lag(desk) == (-1.0, -1.0)
 
 
 def test_the_clusters_lag_is_that_of_its_stalest_job_though_it_is_stopped(desk: Desk) -> None:
@@ -161,13 +165,14 @@ def test_the_clusters_lag_is_that_of_its_stalest_job_though_it_is_stopped(desk: 
     asked(desk, "pause", X)
     desk.world.see(9, lag_s=0.0)
     desk.world.clock.advance(60.0)
-    assert lag(desk) >= 60.0
-    assert desk.admin.cluster().lag_max_s == lag(desk)
+    assert lag(desk)[1] >= 60.0
+    view = desk.admin.cluster()
+    assert (view.lag_max_least_s, view.lag_max_s) == lag(desk)
 
 
 def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
     desk.running()
-    desk.world.see(7, lag_s=4.0)
+    desk.world.clock.advance(4.0)
     view = desk.admin.cluster()
     assert (view.owner, view.owner_rev, view.jobs, view.lag_max_s) == ("n-1", 1, 1, 4.0)
     assert view.counters == desk.calls.counts

@@ -10,7 +10,6 @@ import pytest
 
 from iscp.core.access.account_roots import AccountRoots
 from iscp.core.api.api_views import RISK_SHARE
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import StorageError
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
@@ -45,7 +44,7 @@ def watched(desk: Desk, catalog: RetainingCatalog, lag_s: float, places: PlaceGu
     """Watch a job that has applied version 5 of 7, and lags by so much."""
     job = desk.running()
     desk.reach(job, 5)
-    views = JobViews(desk.world.owner, desk.nodes, lambda name: FakeKind(), desk.world.clock, ProbeConfig())
+    views = JobViews(desk.world.owner, desk.nodes, lambda name: FakeKind(), desk.world.clock)
     clock = FakeClock(desk.admin.status(X).applied_at_s + lag_s)
     lagging: Any = LaggingViews(views, lag_s)
     watch = RetentionWatch(lagging_jobs(desk.world.owner, lagging, clock), catalog, places, clock)
@@ -113,7 +112,6 @@ def test_jobs_are_shown_with_it(desk: Desk) -> None:
         desk.nodes,
         lambda name: FakeKind(),
         desk.world.clock,
-        ProbeConfig(),
         retained_s=lambda row: 9.0,
     )
     (view,) = views.of([desk.row()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -26,6 +26,7 @@ from iscp.runtime.local.spark_needs import SparkNeeds
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.table_notices import TableNotices
 from tests.fakes.local_runs import TABLE, FailingRunner, Heard, Local, failing
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.probe import FakeProbe
@@ -58,8 +59,14 @@ class Notices:
     followed_uris: list[str] = field(default_factory=list)
     closed: bool = False
 
-    def follow(self, table_uris: Collection[str]) -> None:
-        self.followed_uris = sorted(table_uris)
+    def follow(self, table_uri: str) -> None:
+        self.followed_uris = sorted([*self.followed_uris, table_uri])
+
+    def leave(self, table_uri: str) -> None:
+        self.followed_uris.remove(table_uri)
+
+    def counters(self) -> dict[str, int]:
+        return {}
 
     def close(self) -> None:
         self.closed = True
@@ -109,7 +116,7 @@ class Watching:
             scheduler,
             executor,
             maintenance,
-            self._notices,
+            TableNotices(self._notices, lambda shard: scheduler.notify(shard, targets=False)),
             lambda: self.alive,
             lambda job_id: None,
             self.needs,

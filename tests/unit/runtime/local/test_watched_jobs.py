@@ -16,8 +16,6 @@ from iscp.runtime.local.watched_jobs import HISTORY_MAX, WatchedJobs
 from tests.fakes.local_runs import TABLE, Local
 from tests.fakes.viewed_cluster import history_entry
 
-SILENT_S = 40.0
-
 
 class Watched:
     """Two replicas of one table, of which the first is taken in."""
@@ -26,7 +24,7 @@ class Watched:
         self.local = local
         requests = local.request("copy"), local.request("late")
         self.requested = dict(enumerate(local.requested(*requests)))
-        self.jobs = WatchedJobs(self.requested, "run", local.clock, SILENT_S)
+        self.jobs = WatchedJobs(self.requested, "run", local.clock)
         self.row = local.registrar.register(requests[0], RunOrders()).row
         self.jobs.take(0, self.row)
 
@@ -98,7 +96,7 @@ def test_the_last_iterations_are_remembered_the_newest_first(watched: Watched) -
 def test_of_many_jobs_fewer_iterations_are_remembered(local: Local) -> None:
     (job,) = local.requested(local.request("copy"))
     many = dict.fromkeys(range(watched_jobs.ENTRIES_MAX // 2), job)
-    jobs = WatchedJobs(many, "run", local.clock, SILENT_S)
+    jobs = WatchedJobs(many, "run", local.clock)
     watched = Watched(local)
     watched.jobs = jobs
     jobs.take(0, watched.row)
@@ -136,7 +134,7 @@ def test_a_job_is_found_by_the_place_of_its_target_once_it_is_taken_in(watched: 
 
 def test_a_job_is_shown_with_what_its_source_retains(local: Local) -> None:
     (job,) = local.requested(local.request("copy"))
-    jobs = WatchedJobs({0: job}, "run", local.clock, SILENT_S, lambda row: 60.0)
+    jobs = WatchedJobs({0: job}, "run", local.clock, lambda row: 60.0)
     assert jobs.views()[0].retained_s == 0.0
     jobs.take(0, local.registrar.register(job.request, RunOrders()).row)
     assert jobs.views()[0].retained_s == 60.0

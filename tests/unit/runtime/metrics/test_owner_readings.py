@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from iscp.coordination.protocol.messages import VersionAge
 from iscp.core.build.build_progress import KnownBuilds
 from iscp.core.metrics import build_metrics, job_metrics
 from iscp.core.metrics import owner_metrics as metrics
 from iscp.core.metrics.metric import DeclaredMetric
-from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import NotOwner
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.metrics.owner_readings import OwnerReadings
@@ -32,7 +32,7 @@ def no_builds() -> KnownBuilds:
 
 
 def read(world: OwnerWorld, named_max: int = 10) -> Found:
-    readings = OwnerReadings(world.owner, no_builds, world.clock, ProbeConfig(), named_max)
+    readings = OwnerReadings(world.owner, no_builds, world.clock, named_max)
     return {(each.metric.name, *each.attributes.values()): each.value for each in readings.read()}
 
 
@@ -69,7 +69,7 @@ def test_the_lag_of_a_job_is_the_one_that_its_status_shows(world: OwnerWorld) ->
     for each in (behind, current):
         world.report(each, 4)
     world.pass_s(60.0)
-    world.see(9, lag_s=30.0)
+    world.see(9, ages=(VersionAge(4, 30.0),))
     world.see(4, table_id="t-2")
     until(lambda: versions_behind(read(world)) == {"behind": 5, "current": 0})
     found = read(world)
@@ -78,12 +78,12 @@ def test_the_lag_of_a_job_is_the_one_that_its_status_shows(world: OwnerWorld) ->
         NodeClients(world.owner, lambda record: pytest.fail("called")),
         lambda kind: pytest.fail(kind),
         world.clock,
-        ProbeConfig(),
     )
-    shown = {view.name: view for view in views.of([behind, current])}
+    rows = world.owner.current_writer().read(lambda book: list(book.rows()))
+    shown = {view.name: view for view in views.of(rows)}
     assert of(found, job_metrics.LAG) == {
         ("a", "/tables/t-1", "behind", "replica"): shown["behind"].lag_s,
-        ("a", "/tables/t-2", "current", "replica"): 0.0,
+        ("a", "/tables/t-2", "current", "replica"): shown["current"].lag_s,
     }
     assert found[job_metrics.LAG_MAX.name,] == shown["behind"].lag_s
     assert of(read(world, 1), job_metrics.LAG).keys() == {("a", "/tables/t-1", "behind", "replica")}
@@ -97,8 +97,8 @@ def test_a_job_on_the_target_of_another_lags_globally_by_both(world: OwnerWorld)
     for each in (first, second):
         world.report(each, 4)
     world.pass_s(60.0)
-    world.see(9, lag_s=30.0)
-    world.see(7, lag_s=20.0, table_id="t-2")
+    world.see(9, ages=(VersionAge(4, 30.0),))
+    world.see(7, table_id="t-2", ages=(VersionAge(4, 20.0),))
     until(lambda: versions_behind(read(world)) == {"first": 5, "second": 3})
     found = read(world)
     local, whole = (
@@ -125,7 +125,7 @@ def test_builds_that_are_not_loaded_yet_are_left_out(world: OwnerWorld) -> None:
         raise NotOwner("it begins")
 
     world.lead()
-    readings = OwnerReadings(world.owner, not_yet, world.clock, ProbeConfig(), 10)
+    readings = OwnerReadings(world.owner, not_yet, world.clock, 10)
     names = {each.metric.name for each in readings.read()}
     assert metrics.NODES.name in names
     assert build_metrics.BUILDS.name not in names

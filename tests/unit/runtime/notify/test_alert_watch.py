@@ -10,7 +10,6 @@ import pytest
 from iscp.coordination.jobs.job_requests import Unregister
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, LogEntry, Reason
 from iscp.core.job.notification import Notification
-from iscp.core.settings.config import ProbeConfig
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.notify.alert_watch import SWEEP_S, AlertSettings, AlertWatch
 from iscp.runtime.notify.webhook_sender import WebhookSender
@@ -38,7 +37,7 @@ class Watched:
         world = self.world
         nodes, _ = nodes_and_views(world.owner, world.membership, world.clock)
         kind = FakeKind()
-        views = JobViews(world.owner, nodes, lambda name: kind, world.clock, ProbeConfig())
+        views = JobViews(world.owner, nodes, lambda name: kind, world.clock)
         self.senders = [WebhookSender(each, world.clock, lambda: 0.0, world.broken.append) for each in self.receivers]
         settings = AlertSettings("c", late_after_s=60.0)
         self.watch = AlertWatch(world.owner, views, self.senders, settings, world.clock, world.broken.append)

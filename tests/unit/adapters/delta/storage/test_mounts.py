@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.adapters.delta.storage.mounts import mount_points, storage_place
+from iscp.adapters.delta.storage.mounts import mount_points, mount_types, on_local_disk, storage_place
 
 LINES = (
     "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw",
@@ -34,3 +34,15 @@ def test_file_systems_are_read_as_linux_lists_them_the_deepest_first() -> None:
 )
 def test_a_table_lies_where_its_path_says(uri: str, place: str) -> None:
     assert storage_place(uri) == place
+
+
+def test_only_a_file_system_that_no_other_machine_writes_to_is_a_local_disk() -> None:
+    assert mount_types(LINES) == {
+        "/": "ext4",
+        "/proc": "proc",
+        "/mnt/a": "nfs",
+        "/mnt/a/deep": "nfs",
+        "/mnt/with blank": "nfs",
+    }
+    assert not on_local_disk("/proc/self")
+    assert not on_local_disk("s3://lake/a")
