@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from iscp.coordination.lag import lag_of
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.protocol.messages import DispatchTable
 from iscp.core.job.job_row import JobRow
 from iscp.core.rows import key_ranges
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.runtime.owner.checkpoint_saver import Checkpointer
+from iscp.runtime.owner.seen_sources import SeenSources
 from tests.simulation.trouble import Fault
 from tests.simulation.violation import expect
 
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 DISPATCHES_MIN = 5
 """Dispatches of a shard under one table_epoch that may follow each other quickly."""
+
+
+UNDER_WAY_S = 20.0
+"""For how long a report may be under way; a lag is too low by as much where clocks do not agree."""
+
+ROUNDED_S = 0.01
 
 
 class Checks:
@@ -101,6 +109,17 @@ class Checks:
         """Times of looks and of commits are of clocks, which agree but where one of them steps."""
         if self._clocks_agree:
             checkpoint.check(rows, self._world.applied_up_to_s)
+
+    def lags(self, sources: SeenSources, rows: Iterable[JobRow], at_s: float) -> None:
+        """No lag that is shown is below the truth; by how much, where clocks or machines stand still, is bounded."""
+        trouble = self._world.trouble_drawn
+        if trouble.poison:
+            return  # nodes of others say what cannot be
+        stands_s = UNDER_WAY_S if not self._clocks_agree or Fault.SUSPEND in trouble.faults else 0.0
+        for row in (row for row in rows if row.watermark.version >= 0):
+            lag, truth_s = lag_of(row, sources.dated(row.key.shard), at_s), self._world.lag_s(row)
+            least_s = truth_s * (1.0 - 2 * trouble.drift) - stands_s - ROUNDED_S
+            expect(not lag.known or lag.most_s >= least_s, "{} lags by {}, and {} is shown", row.key, truth_s, lag)
 
     def one_row_a_job(self, rows: Iterable[JobRow]) -> None:
         wanted: set[JobKey] = set()

@@ -48,8 +48,10 @@ if TYPE_CHECKING:
 
 PROBE = ProbeConfig(interval_min_s=4.0, interval_max_s=6.0, timeout_s=5.0)
 BACKOFF = BackoffConfig(base_s=0.5, cap_s=4.0, quarantine_after=50, quarantine_s=5.0)
-TIMES = ScheduleTimes(seen_every_s=10_000.0)
-"""Reports of idle sources would be all that is sent in the end."""
+TIMES = ScheduleTimes(seen_every_s=10_000.0, seen_per_lag=0.001)
+"""In most runs idle sources are not reported, as that would be all that is sent in the end."""
+
+TALKATIVE = ScheduleTimes(seen_every_s=3.0)
 
 TIMEOUT_S = 8.0
 LANDS_LATE_S = 15.0
@@ -67,7 +69,8 @@ class Engine:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._world = process.world
-        self.schedule = Schedule(process.node_id, PROBE, BACKOFF, process.world.random.random, TIMES)
+        times = TALKATIVE if process.world.trouble_drawn.talkative else TIMES
+        self.schedule = Schedule(process.node_id, PROBE, BACKOFF, process.world.random.random, times)
         self.shards: set[ShardId] = set()
         self.condemned: set[ShardId] = set()
         self._epochs: dict[ShardId, int] = {}
@@ -193,7 +196,8 @@ class Engine:
         if seen is not None and seen.version == version and seen.stamp:
             return seen
         repair = self._world.newest_repair(seen.version, version) or seen.repair if seen is not None else 0
-        return ProbeState(version, b"%d" % version, self._process.wall_s, repair)
+        made_at_s = self._world.made_at_s(table, seen.version + 1) if seen is not None else 0.0
+        return ProbeState(version, b"%d" % version, made_at_s, repair)
 
     def _arrange_tick(self) -> None:
         due_s = self.schedule.next_due_s()

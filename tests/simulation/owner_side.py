@@ -234,6 +234,12 @@ class OwnerSide:
             rows = (row for each in self.machine.assignments if each.wanted for row in each.jobs)
             self._world.checks.checkpoint(self.loop.checkpoint, rows)
 
+    def look_at_lags(self) -> None:
+        """What users are shown of jobs."""
+        if self.leads and self.machine.owner_rev == self._world.log.term:
+            rows = [row for each in self.machine.assignments if each.wanted for row in each.jobs]
+            self._world.checks.lags(self.loop.sources, rows, self._process.wall_s)
+
 
 class Watching(OwnerMachine):
     """Before a real machine, or a mutant of it: has each of its steps looked at, and take its time."""

@@ -24,7 +24,7 @@ from tests.simulation.process import Process
 from tests.simulation.trouble import Trouble, draw
 from tests.simulation.violation import ViolationError, expect
 from tests.simulation.world import Note, World
-from tests.simulation.wrongs import draw_wrongs
+from tests.simulation.wrongs import draw_talk, draw_wrongs
 
 CALM_MAX_S = 120.0
 """How long it may take until all is right: leases run out, holds and deadlines follow one another."""
@@ -53,7 +53,7 @@ def simulate(
     random, aside = Random(seed), Random(f"{seed} aside")
     further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds", "probes"))
     wrongs = Random(f"{seed} wrongs")
-    trouble = trouble or draw_wrongs(wrongs, draw(random, aside, *further))
+    trouble = trouble or draw_talk(Random(f"{seed} talk"), draw_wrongs(wrongs, draw(random, aside, *further)))
     world = World(random, trouble, parts, trace, aside, wrongs)
     if watched is not None:
         _watch(world, watched)
@@ -108,6 +108,7 @@ def _ask(world: World) -> None:
     for process in world.processes.values():
         if process.alive and not process.paused:
             process.owner.ask_for_jobs()
+            process.owner.look_at_lags()
     world.agenda.after(ASK_S, partial(_ask, world))
 
 

@@ -107,6 +107,7 @@ class Trouble:
     `builds`: first snapshots are built by ranges, and at the rate `vacuum` a table's earlier versions are gone.
     `jumps`: the rate at which a clock is weeks ahead for a while; `future`: commits are dated ahead; `lost_puts`: of
     the job log land later or never; `hanging_ranges`: reads of ranges for a build do not come back.
+    `talkative`: nodes report idle sources all the time, so that the lags that the owner shows move.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
     nothing is wrong: then every shard starts once.
     """
@@ -150,6 +151,7 @@ class Trouble:
     future: float = 0.0
     lost_puts: float = 0.0
     hanging_ranges: float = 0.0
+    talkative: bool = False
     loaded: bool = False
     together: bool = False
 

@@ -15,7 +15,7 @@ from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, en
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
 from iscp.coordination.membership.assignments import Holder
-from iscp.coordination.protocol.messages import Alive, NodeMessage, OwnerMessage
+from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, NodeMessage, OwnerMessage
 from iscp.core.values.members import NodeRecord
 from iscp.wire.v1 import node_pb2 as pb
 from tests.simulation.poison import GARBAGE
@@ -66,7 +66,7 @@ class Streams:
         expect(not unread, "{} cannot read what another says", self._process.node_id)
 
     def _put(self, waiting: WaitingMessages[M], message: M, to: str, hear: Callable[[Process], Hear]) -> None:
-        if not isinstance(message, Alive):  # that it is there, a node says also when nothing happens
+        if not _is_said_without_reason(message):
             self._world.wire.sent += 1
         waiting.messages_max = self._world.trouble.outgoing_max or QUEUE_MESSAGES_MAX
         begins = not len(waiting)
@@ -84,6 +84,13 @@ class Streams:
 
 def _read(raw: bytes, source: str, hear: Callable[[Process], Hear], process: Process) -> None:
     hear(process)(source, pb.Frame.FromString(raw))
+
+
+def _is_said_without_reason(message: OwnerMessage | NodeMessage) -> bool:
+    """That it is there, and that a source has not moved, a node says also when nothing happens."""
+    if isinstance(message, Checkpoint):
+        return not any(each.reports or each.history for each in message.shards)
+    return isinstance(message, (Alive, Acknowledge))
 
 
 class Wire:

@@ -157,6 +157,16 @@ class World:
             following += 1
         return committed_s[following] if following < len(committed_s) else inf
 
+    def lag_s(self, row: JobRow) -> float:
+        """How stale a job really is that has come as far as the row says."""
+        made_s, after = self._committed_s[row.key.table_id], row.watermark.version + 1
+        return self.agenda.now_s - made_s[after] if after < len(made_s) else 0.0
+
+    def made_at_s(self, table: str, version: int) -> float:
+        """When the file of a commit was made, by the storage's clock; 0 if there is none."""
+        made_s = self._committed_s[table]
+        return made_s[version] if version < len(made_s) else 0.0
+
     def further(self, key: JobKey) -> tuple[str, ...]:
         """The tables that a job reads besides its own."""
         if not self.trouble_drawn.several or key.job_name != "j":

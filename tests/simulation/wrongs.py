@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 WRONG = 0.3
 """Runs in which each of these may be."""
 
+TALKATIVE = 0.15
+"""Runs in which nodes report idle sources."""
+
 WEEK_S = 7 * 86_400.0
 HANGS_S = 60.0
 """For how long a range hangs: longer than nodes have it."""
@@ -36,6 +39,10 @@ def draw_wrongs(random: Random, trouble: Trouble) -> Trouble:
         lost_puts=0.02 * 10.0 ** random.random() if lost_puts else 0.0,
         hanging_ranges=0.05 * 5.0 ** random.random() if hangs and trouble.builds else 0.0,
     )
+
+
+def draw_talk(random: Random, trouble: Trouble) -> Trouble:
+    return trouble if trouble.quiet or trouble.together else replace(trouble, talkative=random.random() < TALKATIVE)
 
 
 class Wrongs:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iscp.coordination.protocol.events import Tick
-from iscp.coordination.schedule import seen_reports, shard_orders, table_visits
+from iscp.coordination.schedule import shard_orders, table_visits
 from iscp.coordination.schedule.in_flight import InFlightIteration, InFlightIterations, announcement
 from iscp.coordination.schedule.iteration_outcomes import Settlement
 from iscp.coordination.schedule.probe_deadlines import ProbeDeadlines
@@ -160,7 +160,7 @@ class Schedule:
                 table.note_seen(state.now_s)
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
-            lately = seen_reports.reported_lately(table, state.now_s, state.pacing.seen_every_s)
+            lately = state.now_s - table.reported_s < state.seen_every_s(table)
             if event.further or not lately or table.reported is None or table.reported.unreached:
                 state.report_seen(table)
             return

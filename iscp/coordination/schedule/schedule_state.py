@@ -31,7 +31,12 @@ class ScheduleTimes:
     """Time after which an iteration is reported as pending or running; most are over before."""
 
     seen_every_s: float = 60.0
-    """Least seconds between two reports that a source has not moved; more often where a target lag needs it."""
+    """Seconds between two reports that a source has not moved, at most."""
+
+    seen_per_lag: float = 4.0
+    """Reports that a source has not moved within the smallest target lag of its jobs, about: so that the owner knows
+    that none is late.
+    """
 
     due_max: int = 1_000
     """Due tables that one Tick visits; the next one goes on with the others."""
@@ -69,9 +74,12 @@ class ScheduleState:
             self.out.append(Reports(table.shard, tuple(reports), tuple(history)))
 
     def report_seen(self, table: TrackedTable) -> None:
-        news = report_seen(table, self.now_s, self.at_s, self.pacing.seen_every_s)
+        news = report_seen(table, self.now_s, self.at_s, self.seen_every_s(table))
         if news is not None:
             self.out.append(Seen(news))
+
+    def seen_every_s(self, table: TrackedTable) -> float:
+        return min(self.pacing.seen_every_s, table.target_lag_s / self.pacing.seen_per_lag)
 
     def cancel(self, number: int) -> None:
         run = self.in_flight.get(number)

@@ -9,14 +9,10 @@ from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen, Version
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.core.job.start_rule import ProbeState
 
-REPORTS_PER_TARGET_LAG = 4
-"""Reports of a source that has not moved, at most, within the smallest target lag of its jobs: enough for the owner to
-know that none is late.
-"""
-
 
 def report_seen(table: TrackedTable, now_s: float, at_s: float, every_s: float) -> SourceSeen | None:
-    """Return what is known of the source: when it moved, when a lag begins or ends, and every now and then.
+    """Return what is known of the source: when it moved, when a lag begins or ends, and if the last probe that was
+    reported was `every_s` ago.
 
     If it cannot be reached, and never was from here, only that is reported.
     """
@@ -31,15 +27,10 @@ def report_seen(table: TrackedTable, now_s: float, at_s: float, every_s: float) 
     repair = table.seen.repair if min(behind, default=table.seen.repair) < table.seen.repair else 0
     version = table.seen.version
     seen = SourceSeen(table.shard, version, probed_at_s, lag_s, further, repair, unreached, ages, at_s)
-    if table.reported and not seen.moved_since(table.reported) and reported_lately(table, now_s, every_s):
+    if table.reported and not seen.moved_since(table.reported) and now_s - table.reported_s < every_s:
         return None
     table.reported, table.reported_s = seen, table.probed_s
     return seen
-
-
-def reported_lately(table: TrackedTable, now_s: float, every_s: float) -> bool:
-    """Return whether the last probe that the owner knows of was not long ago."""
-    return now_s - table.reported_s < min(every_s, table.target_lag_s / REPORTS_PER_TARGET_LAG)
 
 
 def _report_unreached(table: TrackedTable) -> SourceSeen | None:

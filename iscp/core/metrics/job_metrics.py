@@ -11,9 +11,15 @@ REASON = Attribute(
 )
 
 JOBS = owner_gauge("iscp.job.count", "{job}", "Jobs", STATE, REASON)
-LAG_MAX = owner_gauge("iscp.job.lag.max", SECONDS, "Lag of the job that lags most; absent while none is known")
+LAG_MAX = owner_gauge("iscp.job.lag.max", SECONDS, "Lag of the job that lags most, at most; absent if none is known")
 LAG = owner_gauge(
-    "iscp.job.lag", SECONDS, "Lag behind the job's own sources, of the jobs that lag most", ACCOUNT, TABLE, JOB, KIND
+    "iscp.job.lag",
+    SECONDS,
+    "Lag, at most, behind the job's own sources, of the jobs that lag most",
+    ACCOUNT,
+    TABLE,
+    JOB,
+    KIND,
 )
 LAG_GLOBAL = owner_gauge(
     "iscp.job.lag.global",
