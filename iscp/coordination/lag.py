@@ -32,7 +32,7 @@ LEAST_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How stale a job is, in seconds: by `least_s` for certain, by `most_s` at most; both -1 if nothing is known."""
+    """The staleness of a job in seconds: `least_s` for certain, `most_s` at most; both are -1 if nothing is known."""
 
     least_s: float
     most_s: float

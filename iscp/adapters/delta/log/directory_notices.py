@@ -53,7 +53,7 @@ _LIMITS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _FollowedLog:
     """A table by its URI. `wd` is its watch (-1: none), which is due to be made or renewed at `due_s`."""
 
     uri: str
@@ -75,9 +75,9 @@ class DirectoryNotices:
         self._wake = -1
         self._thread: threading.Thread | None = None
         self._refused = False
-        self._tables: dict[str, _Watched] = {}
+        self._tables: dict[str, _FollowedLog] = {}
         self._at: dict[int, dict[str, None]] = {}
-        self._due: list[tuple[float, int, _Watched]] = []
+        self._due: list[tuple[float, int, _FollowedLog]] = []
         self._numbers = count()
 
     def follow(self, table_uri: str) -> None:
@@ -147,7 +147,7 @@ class DirectoryNotices:
     def _take(self, events: _Inotify, uri: str, wanted: bool) -> None:
         table = self._tables.get(uri)
         if wanted and table is None:
-            self._tables[uri] = table = _Watched(uri, log_of(uri))
+            self._tables[uri] = table = _FollowedLog(uri, log_of(uri))
             self._set_due(table, time.monotonic())
         elif not wanted and table is not None:
             del self._tables[uri]
@@ -173,7 +173,7 @@ class DirectoryNotices:
             if due_s == table.due_s and self._tables.get(table.uri) is table:
                 self._watch(events, table, now_s)
 
-    def _watch(self, events: _Inotify, table: _Watched, now_s: float) -> None:
+    def _watch(self, events: _Inotify, table: _FollowedLog, now_s: float) -> None:
         former = table.wd
         try:
             wd = events.add(table.place)
@@ -194,7 +194,7 @@ class DirectoryNotices:
             self._on_commit(table.uri)  # for what came before
         self._set_due(table, now_s + RENEW_S)
 
-    def _unmap(self, table: _Watched) -> bool:
+    def _unmap(self, table: _FollowedLog) -> bool:
         """Return whether its watch is of no use any more."""
         wd, table.wd = table.wd, -1
         if wd < 0 or (uris := self._at.get(wd)) is None:
@@ -205,7 +205,7 @@ class DirectoryNotices:
         del self._at[wd]
         return True
 
-    def _set_due(self, table: _Watched, due_s: float) -> None:
+    def _set_due(self, table: _FollowedLog, due_s: float) -> None:
         table.due_s = due_s
         heapq.heappush(self._due, (due_s, next(self._numbers), table))
 
