@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.spark.jars import log_store_jar
+from iscp.adapters.delta.spark.spark_engine import session_of
 from iscp.core.query.query_explanation import ExplainedOperator
 from iscp.core.query.query_plan import OperatorKind, explain_operators, undecided_reason
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
@@ -53,10 +54,12 @@ def jar() -> Path:
 def analyze(session: SparkSession, sql: str, tables: Mapping[str, StructType]) -> AnalyzedQuery:
     """Return the query as Spark analyzes it over tables with these columns, without reading a row.
 
-    Views and settings of the session do not change. Raises InvalidRequest for anything that is no query over these
-    tables, or does not follow from their rows.
+    Views and settings of the session do not change. The query is analyzed by UTC, ANSI and Spark's own defaults,
+    whatever these settings are. Raises InvalidRequest for anything that is no query over these tables, or does not
+    follow from their rows.
     """
-    query = analyze_query(session.newSession(), sql, {name: str(each.json()) for name, each in tables.items()})
+    schemas = {name: str(each.json()) for name, each in tables.items()}
+    query = analyze_query(session_of(session.newSession), sql, schemas, by_value=True)
     return replace(query, catalyst=Catalyst(session))
 
 

@@ -11,6 +11,7 @@ from tests.random_views.expressions import (
     FUNCTIONS,
     MEASURES,
     SUMMED_MEASURES,
+    SUMMED_OVER,
     Call,
     Expression,
     Function,
@@ -45,6 +46,11 @@ COUNTED = 6
 SUMS = 9
 """The first of SUMMED_MEASURES, that are sums and averages of doubles."""
 
+DEVIATIONS = next(place for place, each in enumerate(SUMMED_MEASURES) if each.template.startswith("covar"))
+"""The first of SUMMED_MEASURES, that are sums, averages and deviations of doubles."""
+
+RANK = next(place for place, each in enumerate(SUMMED_OVER) if each.template.startswith("rank"))
+
 COUNTS = next(place for place, each in enumerate(SUMMED_MEASURES) if each.template == "count(*)")
 
 AS_TEXT = FUNCTIONS.index(Function("CAST({0} AS STRING)", (Family.DOUBLE,), Family.TEXT))
@@ -66,12 +72,13 @@ ROWS_MAX, COLUMNS_MAX, DEPTH_MAX, NUMBER_MAX = 12, 5, 4, 11
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`refreshes`: of each what is committed before it."""
+    """`refreshes`: of each what is committed before it. `chained`: the query reads its first table through a view."""
 
     tables: tuple[Table, ...]
     refreshes: tuple[tuple[Commit, ...], ...]
     query: Relation
     mode: Mode = Mode.PLAIN
+    chained: bool = False
 
     @property
     def sql(self) -> str:
@@ -98,7 +105,7 @@ class Case:
                     for each in commit.steps
                 ]
                 lines.append(f"  {table.name}: {'; '.join(steps)}")
-        return "\n".join([*lines, self.sql])
+        return "\n".join([*lines, *["through a view"] * self.chained, self.sql])
 
 
 def case_of(seed: int, mode: Mode = Mode.PLAIN) -> Case:
@@ -113,7 +120,7 @@ class _Draw:
     def case(self) -> Case:
         tables = tuple(self.table(name) for name in TABLE_NAMES[: self.random.choice((1, 2, 2, 2, 3))])
         refreshes = tuple(self.commits(tables) for _ in range(self.random.choice((1, 2))))
-        return Case(tables, refreshes, self.query(), self.mode)
+        return Case(tables, refreshes, self.query(), self.mode, self.mode is Mode.SUMS and self.random.random() < 0.3)
 
     def number(self) -> int:
         return self.random.randrange(NUMBER_MAX)
@@ -180,7 +187,7 @@ class _Draw:
         """Often one of those that are kept by more than their rows."""
         drawn = self.random.random()
         if self.mode is Mode.SUMS and drawn < 0.7:
-            return self.decided()
+            return self.decided() if drawn < 0.4 else self.shown()
         if drawn < 0.1:
             return self.counted()
         if drawn < 0.2:
@@ -212,6 +219,26 @@ class _Draw:
             case _:
                 found = Selection(0, source, Call(self.random.choice(COMPARED), (Expression(place), Literal(2))))
         return self.random.choice((found, Groups(0, found, (Expression(self.number()),), (Measured(COUNTS),))))
+
+    def shown(self) -> Relation:
+        """Groups beside totals of all groups, and their ranks: all show sums, and mostly no key finds the rows."""
+        source: Relation = Relation(self.number())
+        if self.random.random() < 0.5:
+            source = Joined(0, source, Relation(self.number()), Joins.INNER, ((self.number(), self.number()),))
+        if self.random.random() < 0.4:
+            source = Among(0, source, Relation(self.number()), Membership.NOT_EXISTS, ((self.number(), self.number()),))
+        keys = (Expression(self.number()),) * self.random.choice((0, 1, 1, 1))
+        measures = tuple(self.measured(DEVIATIONS) for _ in range(self.random.randint(1, 3)))
+        found: Relation = Groups(0, source, keys, measures, 0, self.maybe())
+        if self.random.random() < 0.6:
+            totals = tuple(self.measured(DEVIATIONS) for _ in range(self.random.randint(1, 3)))
+            found = Joined(0, found, Groups(0, found, (), totals))
+        if self.random.random() < 0.6:
+            found = Windows(0, found, (Measured(RANK, (Expression(self.number()),)),), tuple(self.some(1)))
+        if self.random.random() < 0.3:
+            columns = tuple(Expression(self.number()) for _ in range(self.random.randint(1, 4)))
+            found = Projection(0, found, columns)
+        return found
 
     def counted(self) -> Relation:
         """Groups by columns of a table, with counts, sums and averages of others."""

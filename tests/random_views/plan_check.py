@@ -111,6 +111,9 @@ class PlanCheck:
                 learn_totals(plans, analyzed.root)
                 totals = plans.totals.of(analyzed.root)
                 wrong = self._follow(analyzed, plans, was, now)
+                if case.mode is Mode.SUMS and wrong is None:
+                    with closing(self._unchanged(case, analyzed, old)) as former:
+                        wrong = _find_former_rows(analyzed, plans, former)
             if totals.totals:
                 fresh_totals = self._totals(case, analyzed, rows)
                 wrong = wrong or (None if fresh_totals == totals else Wrong("totals", f"{totals} for {fresh_totals}"))
@@ -266,6 +269,18 @@ def _merged(held: Bag, groups: Iterable[Sequence[Any]], places: Sequence[int]) -
     changed = {tuple(row[place] for place in places) for row in rows}
     left = {row: n for row, n in held.items() if tuple(row[place] for place in places) not in changed}
     return Counter(left) + Counter(row[:-1] for row in rows if row[-1] != Op.DELETE)
+
+
+def _find_former_rows(analyzed: AnalyzedQuery, plans: SignedPlans, former: SignedPlans) -> Wrong | None:
+    """Where rows that go are found by their values, these are to the last digit what they were in another order."""
+    keys, rows = analyzed.stored_keys if analyzed.stored else analyzed.keys, analyzed.stored or analyzed.root
+    if analyzed.sums is not None or (keys is not None and keys.unique):
+        return None
+    there = bag_of(former.result(rows, At.NEW).collect(), exactly=True)
+    changed = plans.changes(rows)
+    moved = bag_of(changed.to_frame().collect(), exactly=True) if changed is not None else Counter()
+    going = Counter({row[:-1]: -row[-1] for row in moved if row[-1] < 0})
+    return _compare("rows that go and are not there", Counter(), going - there)
 
 
 def _compare(where: str, wanted: Bag, held: Bag) -> Wrong | None:

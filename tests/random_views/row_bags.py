@@ -16,19 +16,21 @@ Bag = Counter[Any]
 """Of rows, each as a tuple that can be counted."""
 
 
-def bag_of(rows: Iterable[Any]) -> Bag:
-    return Counter(tuple(map(countable, row)) for row in rows)
+def bag_of(rows: Iterable[Any], *, exactly: bool = False) -> Bag:
+    return Counter(tuple(countable(each, exactly=exactly) for each in row) for row in rows)
 
 
-def countable(value: Any) -> Any:
-    """NaN equals itself, and so do zeros; of doubles ten digits count, and what cancels is nothing."""
+def countable(value: Any, *, exactly: bool = False) -> Any:
+    """NaN equals itself, and so do zeros; of doubles ten digits count, or all, and what cancels is nothing."""
     match value:
+        case float() if exactly:
+            return "NaN" if math.isnan(value) else value + 0.0
         case float() if abs(value) < CANCELLED_MOST:
             return 0.0
         case float():
             return "NaN" if math.isnan(value) else float(f"{value:.9e}") + 0.0
         case list() | tuple():
-            return tuple(map(countable, value))
+            return tuple(countable(each, exactly=exactly) for each in value)
         case bytearray():
             return bytes(value)
         case _:

@@ -17,7 +17,6 @@ from typing import Any
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.values.errors import IscpError, Unavailable
 from iscp.views.analysis.analysis_codec import shape_to_json
 from iscp.views.analysis.session_analysis import SessionAnalysis
@@ -70,9 +69,7 @@ def _serve(runtime: SparkRuntime, connection: Connection) -> None:
 
 def _answer(runtime: SparkRuntime, request: dict[str, Any]) -> bytes:
     if "condition" in request:
-        with spark_faults("open a Spark session"):
-            session = runtime.new_session()
-        fault = SessionAnalysis(session).condition_fault(request["schema_json"], request["condition"])
+        fault = SessionAnalysis(runtime.root).condition_fault(request["schema_json"], request["condition"])
         return json.dumps({"fault": fault}).encode()
     return shape_to_json(SessionAnalysis(runtime.root).query_shape(request["sql"], request["schemas"]))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from iscp.adapters.delta.spark.spark_engine import session_of
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_condition
 from iscp.adapters.system.late_imports import E, T
@@ -25,8 +26,9 @@ InvalidRequest for a condition that reads more than the rows.
 """
 
 
-def condition_analyzer(session: SparkSession) -> AnalyzeCondition:
-    """Return a function that analyzes conditions; it runs no job."""
+def condition_analyzer(beside: SparkSession) -> AnalyzeCondition:
+    """Return a function that analyzes conditions in a session of its own; it runs no job."""
+    session = session_of(beside.newSession)
     jvm: Any = session._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
 

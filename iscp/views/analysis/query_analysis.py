@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
+from iscp.adapters.delta.spark.spark_engine import session_of, settings_for, without_rules
 from iscp.adapters.delta.spark.spark_errors import spark_faults, spark_message
 from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
 from iscp.adapters.system.late_imports import E, T
@@ -90,11 +90,13 @@ class AnalyzedQuery:
         return [each for each in names if each in needed] or [*names[:1]]
 
 
-def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
+def analyze_query(
+    session: SparkSession, sql: str, schemas: Mapping[str, str], *, by_value: bool = False
+) -> AnalyzedQuery:
     """Return the analyzed query. `schemas` are those of the tables, as Delta and Spark write them (JSON).
 
-    Raises InvalidRequest. A query that was registered is checked against its tables here too: another version of Spark
-    may analyze it otherwise.
+    With `by_value` the result's former rows are found by their values, whatever its keys are. Raises InvalidRequest. A
+    query that was registered is checked against its tables here too: another version of Spark may analyze it otherwise.
     """
     with spark_faults("analyze the query"):
         names: dict[int, str] = {}
@@ -105,7 +107,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
                 frame.createOrReplaceTempView(quoted(name))
             with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
-                return _analyze(session, sql, names)
+                return _analyze(session, sql, names, by_value=by_value)
         except E.AnalysisException as error:
             raise InvalidRequest(first_line(error), about="sql", remedy=_remedy(error)) from error
         except (E.PySparkException, Py4JJavaError) as error:
@@ -148,9 +150,7 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
     """Return a function that analyzes queries in sessions of their own; it runs no job."""
 
     def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
-        with spark_faults("open a Spark session"):
-            apart = session.newSession()
-        found = analyze_query(apart, sql, schemas)
+        found = analyze_query(session_of(session.newSession), sql, schemas)
         stored = found.stored
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         whole = {name: _whole(found, name) for name in schemas}
@@ -168,7 +168,7 @@ def _whole(query: AnalyzedQuery, name: str) -> str:
     return found.reason if isinstance(found, NotRanged) else ""
 
 
-def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> AnalyzedQuery:
+def _analyze(session: SparkSession, sql: str, names: Mapping[int, str], *, by_value: bool) -> AnalyzedQuery:
     parsed, named = restrict_query(session, sql, names.values())
     execution = run_nothing(session, parsed)
     analyzed = execution.analyzed()
@@ -181,25 +181,64 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     marked = marks.marked(bounded)
     if marks.values or not bounded.fastEquals(analyzed):
         execution = run_nothing(session, marked)
-    plan = catalyst.reproducible(execution.optimizedPlan())
-    root = read_tree(catalyst, plan, names, marks.values)
+    plan = catalyst.ordered(execution.optimizedPlan())
+    kept = _Kept.of(catalyst, read_tree(catalyst, catalyst.reproducible(plan), names, marks.values))
+    if (found := kept.root if by_value else kept.found_by_value) is not None:
+        exact = catalyst.reproducible(plan, found.plan)
+        if not exact.fastEquals(kept.root.plan):
+            kept = _Kept.of(catalyst, read_tree(catalyst, exact, names, marks.values))
+            found = kept.root if by_value else kept.found_by_value
     columns = T.StructType.fromJson(json.loads(analyzed.schema().json()))
     for each in columns.fields:
         each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps
-    stored = stored_input(root)
-    sums = find_group_sums(catalyst, root, stored)
-    stored = stored if sums is None else sums.node
-    stored_keys = result_keys(catalyst, stored) if stored else None
-    keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
-    undecided = catalyst.undecided(_recomputed_before(stored or root, stored_keys if stored else keys).plan)
-    return AnalyzedQuery(root, columns, catalyst, stored, sums, stored_keys, keys, needed, undecided, named)
+    undecided = catalyst.undecided((found or kept.recomputed).plan, found and found.plan)
+    return AnalyzedQuery(
+        kept.root,
+        columns,
+        catalyst,
+        kept.stored,
+        kept.sums,
+        kept.stored_keys,
+        kept.keys,
+        needed_columns(catalyst, kept.root),
+        undecided,
+        named,
+    )
 
 
-def _recomputed_before(rows: PlanNode, keys: ResultKeys | None) -> PlanNode:
-    """Return the node of which it has to be known what it gave before the changes; groups are replaced by their
-    keys.
-    """
-    return keys.node if keys is not None and keys.unique else rows
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A query's tree, and what of it is stored beside the target, as AnalyzedQuery has both."""
+
+    root: PlanNode
+    stored: PlanNode | None
+    sums: GroupSums | None
+    stored_keys: ResultKeys | None
+    keys: ResultKeys | None
+
+    @classmethod
+    def of(cls, catalyst: Catalyst, root: PlanNode) -> _Kept:
+        stored = stored_input(root)
+        sums = find_group_sums(catalyst, root, stored)
+        stored = stored if sums is None else sums.node
+        stored_keys = result_keys(catalyst, stored) if stored else None
+        return cls(root, stored, sums, stored_keys, result_keys(catalyst, root))
+
+    @property
+    def found_by_value(self) -> PlanNode | None:
+        """Return the operator whose former rows a refresh computes, and finds in a table, or None: keys find them."""
+        return None if self.sums is not None or self._groups else self.stored or self.root
+
+    @property
+    def recomputed(self) -> PlanNode:
+        """Return the operator of which a refresh has to know what it gave before the changes, in whole or by keys."""
+        return self._groups or self.stored or self.root
+
+    @property
+    def _groups(self) -> PlanNode | None:
+        """Return the groups whose rows are replaced by their keys."""
+        keys = self.stored_keys if self.stored else self.keys
+        return keys.node if keys is not None and keys.unique else None
 
 
 def _refuse_special_time(found: str) -> None:

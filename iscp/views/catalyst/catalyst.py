@@ -197,17 +197,24 @@ class Catalyst:
         rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
-    def reproducible(self, plan: Plan) -> Plan:
-        """Return the plan changed such that the same rows give the same result each time.
+    def ordered(self, plan: Plan) -> Plan:
+        """Return the plan with rows that tie ordered by all of their columns, and ranges of times by UTC."""
+        return self._classes.ties.settled(self._classes.ranges.settled(plan))
 
-        Rows that tie are ordered by all of their columns, ranges of times by UTC, and sums of doubles that something is
-        decided by are exact.
+    def reproducible(self, ordered: Plan, found: Plan | None = None) -> Plan:
+        """Return an `ordered` plan changed such that the same rows give the same result each time.
+
+        Sums of doubles that something is decided by are exact, and so are those in the columns of `found`, an operator
+        in the plan whose rows are found again by their values.
         """
-        return self._classes.sums.settled(self._classes.ties.settled(self._classes.ranges.settled(plan)))
+        return self._classes.sums.settled(ordered, self._columns_of(found))
 
-    def undecided(self, plan: Plan) -> str:
+    def undecided(self, plan: Plan, found: Plan | None = None) -> str:
         """Return functions that decide something in a `reproducible` plan though their value differs between runs."""
-        return str(self._classes.sums.unsettled(plan))
+        return str(self._classes.sums.unsettled(plan, self._columns_of(found)))
+
+    def _columns_of(self, plan: Plan | None) -> Columns:
+        return self.seq(()) if plan is None else plan.output()
 
     # --- expressions within operators -----------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 import uuid
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 IDLE_SESSIONS_MAX = 16
 """Idle sessions for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
 
@@ -31,14 +35,34 @@ CANCEL_INTERVAL_S = 0.1
 """Pause between two cancellations: a query is several jobs, and the next one may begin after the last was cancelled."""
 
 DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
-_PINNED = {
+RESULT_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # its default follows from a variable of the process
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # else microseconds would be cut off without a word
     "spark.databricks.delta.stats.collect": "true",
-    # Rows of a file that is gone or damaged would be passed over, and microseconds cut off, without a word.
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""Settings that rows depend on, which win over those of a deployment."""
+"""Settings that rows depend on, as they are in all sessions in which the project evaluates what users wrote."""
+
+_SPARKS_OWN = re.compile(
+    r"spark\.sql\."
+    # Families: how SQL is parsed and resolved, and what its functions, casts and literals give.
+    r"((ansi|legacy|parser|analyzer|collation|session\.collation|function|icu|variant|timeType|defaultColumn|json"
+    r"|jsonGenerator|csv|decimalOperations|lateralColumnAlias|stableDerivedColumnAlias)\b.*"
+    r"|caseSensitive|timestampType|storeAssignmentPolicy|mapKeyDedupPolicy|mapZipWithUsesJavaCollections"
+    r"|charAsVarchar|preserveCharVarcharTypeInfo|readSideCharPadding|chunkBase64String\.enabled"
+    r"|columnNameOfCorruptRecord|crossJoin\.enabled|groupByAliases|groupByOrdinal|orderByOrdinal|pivotMaxValues"
+    r"|fromJsonForceNullableSchema|mergeNestedTypeCoercion\.enabled|allowNamedFunctionArguments"
+    r"|prioritizeOrdinalResolutionInSort\.enabled|selfJoinAutoResolveAmbiguity"
+    r"|(enforceTypeCoercionBeforeUnionDeduplication|runCollationTypeCastsBeforeAliasAssignment)\.enabled"
+    # What the files of a table are read as; rows of a file that is gone or damaged would be passed over.
+    r"|files\.ignore(Missing|Corrupt)Files"
+    r"|parquet\.(int96\w+|datetimeRebaseMode(InRead|InWrite)|binaryAsString|int64AsTimestampMillis|inferTimestampNTZ\.enabled"
+    r"|fieldId\.read\.ignoreMissing|mergeSchema|respectSummaryFiles|recordLevelFilter\.enabled|ignoreVariantAnnotation"
+    r"|writeLegacyFormat))"
+)
+"""Matches settings that rows depend on as well, and that have the default of Spark's release in these sessions."""
 
 
 class SparkEngine:
@@ -48,6 +72,7 @@ class SparkEngine:
         self._root = root
         self._new_session = new_session
         self._idle: list[SparkSession] = []
+        self._said = False
         self._lock = threading.Lock()
 
     @contextmanager
@@ -65,9 +90,10 @@ class SparkEngine:
         with self._lock:  # two threads never share one: a merge's seq is a setting of its session
             session = self._idle.pop() if self._idle else None
         if session is None:
-            with spark_faults("open a Spark session"):
-                session = self._new_session()
-                _make_plain(session)
+            session, replaced = _fixed_session(self._new_session)
+            if replaced and not self._said:
+                self._said = True
+                log.warning("spark.settings_replaced", extra={"settings": replaced})
         return session
 
     def give_back(self, session: SparkSession) -> None:
@@ -187,13 +213,27 @@ def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
                 )
 
 
-def _make_plain(session: SparkSession) -> None:
-    """Unset default properties of new tables, and set what rows depend on, whatever a deployment's settings are."""
-    for name in session.conf.getAll:
-        if name.startswith(DEFAULT_PROPERTIES):
-            session.conf.unset(name)
-    for name, value in _PINNED.items():
-        session.conf.set(name, value)
+def session_of(make: Callable[[], SparkSession]) -> SparkSession:
+    """Make a session in which rows depend on tables and texts alone, whatever a deployment's or a user's settings are.
+
+    Views, functions and variables of other sessions are not in it. Raises EngineError.
+    """
+    return _fixed_session(make)[0]
+
+
+def _fixed_session(make: Callable[[], SparkSession]) -> tuple[SparkSession, dict[str, str]]:
+    """Return a session as `session_of`, and the settings that rows would have depended on."""
+    with spark_faults("open a Spark session"):
+        session = make()
+        conf, given = session.conf, session.conf.getAll
+        own = [each for each in given if _SPARKS_OWN.fullmatch(each) and each not in RESULT_SETTINGS]
+        own = [each for each in own if conf.isModifiable(each)]
+        for name in (*own, *(each for each in given if each.startswith(DEFAULT_PROPERTIES))):
+            conf.unset(name)
+        for name, value in RESULT_SETTINGS.items():
+            conf.set(name, value)
+    others = [each for each, value in RESULT_SETTINGS.items() if given.get(each, value).lower() != value.lower()]
+    return session, {each: given[each] for each in (*own, *others)}
 
 
 @contextmanager

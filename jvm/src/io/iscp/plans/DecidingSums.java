@@ -62,9 +62,9 @@ import scala.jdk.javaapi.CollectionConverters;
  * Has sums of doubles that something is decided by be exact: what is decided does not follow from the order of the rows.
  *
  * <p>From the result down it is known of each operator which of its columns have to be the same in each run: those by
- * which it or what is above filters, joins, groups, orders or compares. Where such a column follows from functions that
- * add doubles, these are exact ones. Others stay: what they give is near to what it was in each run, and nothing
- * else depends on it.
+ * which it or what is above filters, joins, groups, orders or compares, and those by whose values rows that were written
+ * are found again. Where such a column follows from functions that add doubles, these are exact ones. Others stay: what
+ * they give is near to what it was in each run, and nothing else depends on it.
  */
 public final class DecidingSums {
     /** Columns, by their ids, that have to be the same in each run. */
@@ -72,20 +72,24 @@ public final class DecidingSums {
 
     private final Set<String> unsettled;
 
-    private DecidingSums(Set<String> unsettled) {
+    private DecidingSums(Set<String> unsettled, Seq<Attribute> found) {
         this.unsettled = unsettled;
+        decide(found);
     }
 
-    /** The plan, and those of subqueries in it. */
-    public static LogicalPlan settled(LogicalPlan plan) {
-        return new DecidingSums(new TreeSet<>()).top(plan);
+    /** The plan, and those of subqueries in it. `found` are columns by whose values rows are found again. */
+    public static LogicalPlan settled(LogicalPlan plan, Seq<Attribute> found) {
+        return new DecidingSums(new TreeSet<>(), found).top(plan);
     }
 
-    /** The functions that something is decided by though they give another value in each run, separated by commas. */
-    public static String unsettled(LogicalPlan plan) {
-        Set<String> found = new TreeSet<>();
-        new DecidingSums(found).top(plan);
-        return String.join(", ", found);
+    /**
+     * The functions that something is decided by, or that rows are found again by, though they give another value in each
+     * run, separated by commas.
+     */
+    public static String unsettled(LogicalPlan plan, Seq<Attribute> found) {
+        Set<String> functions = new TreeSet<>();
+        new DecidingSums(functions, found).top(plan);
+        return String.join(", ", functions);
     }
 
     // --- operators ------------------------------------------------------------------------------------------------
