@@ -28,6 +28,7 @@ from iscp.runtime.metrics.node_readings import NodeCounts
 from iscp.runtime.node.node import Node, NodeParts, Server
 from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.reads.account_turns import hanging_reads
 
 
 def compose(foundation: Foundation) -> Node:
@@ -60,7 +61,7 @@ def compose(foundation: Foundation) -> Node:
     engine = compose_engine(foundation, ports, target_probes, keeper, worker)
     build_worker = compose_build_worker(foundation, cluster, ports, keeper)
     counts = NodeCounts(
-        [*engine.counters, quarantined, lambda: alerts.counters(), access.counters, foundation.counters]
+        [*engine.counters, quarantined, lambda: alerts.counters(), access.counters, foundation.counters, hanging_reads]
     )
     local_calls = engine.answer_calls(foundation.node_log, build_worker, owner.decisions.of_other_terms, counts)
     served = _serve_owners(foundation, coordination, local_calls)

@@ -78,7 +78,7 @@ class FuzzedNode:
         builds = OwnerBuilds(owner, catalog, builder, self.admin.change, clock)
         self.tokens = FakeTokens()
         access = TokenService(self.tokens, FakeAudit(), clock, secrets.token_hex)
-        turns = AccountTurns(TurnBounds(4, 2, 30.0), clock, "search", "search", "Retry")
+        turns = AccountTurns(TurnBounds(4, 2, 30.0), "search", "search", "Retry")
         searches = JobSearch(owners_jobs_at(owner), catalog, FakeIndexes().search, turns)
         feeds = FeedServer(_feeds(clock), OwnersJobs(self.admin, Forwarding(lambda: None)).job)
         services = (

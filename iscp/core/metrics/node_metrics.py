@@ -29,6 +29,9 @@ ENDED = counter(
 )
 WAITING = gauge("iscp.node.iterations.waiting", "{iteration}", "Iterations that wait for a slot")
 RUNNING = gauge("iscp.node.iterations.running", "{iteration}", "Iterations that run")
+HANGING = gauge(
+    "iscp.node.iterations.hanging", "{iteration}", "Of these, iterations that nothing ends, whose slots are others'"
+)
 SLOTS = gauge("iscp.node.slots", "{iteration}", "Iterations that may run at once (`scheduler.concurrency`)")
 HEAP_USED = gauge("iscp.node.heap.used", BYTES, "Heap of the node's JVM that is in use, garbage included")
 HEAP_LIMIT = gauge("iscp.node.heap.limit", BYTES, "Heap that the node's JVM may use (`spark.driver_memory_mb`)")
@@ -48,6 +51,9 @@ TABLES_UNNOTICED = gauge(
     "iscp.node.tables.unnoticed",
     "{table}",
     "Tables on local disks whose commits only probes find",
+)
+READS_HANGING = gauge(
+    "iscp.node.reads.hanging", "{read}", "Reads for users that go on beyond their time, whose turns are others'"
 )
 WATCH_EVENTS = counter("iscp.node.watch.events", "{event}", "Changes of keys that watches of etcd have brought")
 MAINTENANCE_RUNNING = gauge(
@@ -90,6 +96,7 @@ METRICS: tuple[DeclaredMetric, ...] = (
     ENDED,
     WAITING,
     RUNNING,
+    HANGING,
     SLOTS,
     HEAP_USED,
     HEAP_LIMIT,
@@ -100,6 +107,7 @@ METRICS: tuple[DeclaredMetric, ...] = (
     PROBES_WAITING,
     TABLES_NOTICED,
     TABLES_UNNOTICED,
+    READS_HANGING,
     WATCH_EVENTS,
     MAINTENANCE_RUNNING,
     MAINTENANCE_HANGING,
@@ -121,6 +129,8 @@ COUNTERS: Mapping[str, CountedAs] = MappingProxyType(
         "submitted": CountedAs(SUBMITTED),
         "waiting": CountedAs(WAITING),
         "running": CountedAs(RUNNING),
+        "hanging": CountedAs(HANGING),
+        "reads_hanging": CountedAs(READS_HANGING),
         "upkeep_running": CountedAs(MAINTENANCE_RUNNING),
         "upkeep_hanging": CountedAs(MAINTENANCE_HANGING),
         "probes_late": CountedAs(PROBES_LATE),

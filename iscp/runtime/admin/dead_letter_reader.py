@@ -13,7 +13,7 @@ from iscp.core.values.json_values import json_value
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.access.target_reads import TargetReads
+from iscp.runtime.reads.account_turns import TargetReads
 from iscp.runtime.reads.work_for_jobs import at_work_for
 
 READ_S = 10.0
@@ -43,7 +43,7 @@ class DeadLetterReader:
     ) -> None:
         self._kinds = kinds
         self._deaths = deaths
-        self._reads = TargetReads(places, read_s, "iscp-dead-letters")
+        self._reads = TargetReads(places, read_s, "iscp-dead-letters", "read of the rows left out")
 
     def read(self, row: JobRow, limit: int) -> LeftOutRows:
         """Return up to `limit` rows; none of a kind of consumer that leaves out none.

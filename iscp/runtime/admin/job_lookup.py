@@ -10,8 +10,13 @@ from iscp.core.api.api_requests import JobName
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import JobNotFound, TableNotFound, no_jobs_on
 from iscp.core.values.ids import JobKey
+from iscp.ports.access.callers import still_wanted
 from iscp.ports.catalog import Catalog
 from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+
+LOOKUPS = TurnBounds(node_max=64, account_max=16, timeout_s=30.0, waits=False)
+"""Bounds of the lookups of tables by their places, whose links are followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class TouchedTables:
 class JobLookup:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._turns = AccountTurns(LOOKUPS, "iscp-lookup", "lookup of the table", "Name the table as its jobs do")
 
     def table_ids(self, writer: LogWriter, table: str, account: str = "") -> tuple[str, ...]:
         """Return a table that has jobs, by id, name, or path; several, the newest first, where it was dropped and
@@ -42,11 +48,15 @@ class JobLookup:
 
         found = writer.read(lambda book: find(book, table))
         if not found:
-            path = self._catalog.normalize(table)
+            path = self._normalized(table, account)
             found = writer.read(lambda book: find(book, path))
         if not found:
             raise no_jobs_on(table)
         return found
+
+    def _normalized(self, table: str, account: str) -> str:
+        """Return a table's place, whose links are followed: that may hang."""
+        return self._turns.run(account, lambda: self._catalog.normalize(table), still_wanted)
 
     def of_account(self, writer: LogWriter, account: str) -> dict[str, str]:
         """Return the tables that have jobs of the account: by id, the name under which its first job registered it."""
@@ -64,7 +74,7 @@ class JobLookup:
         try:
             on = self.table_ids(writer, table, account)
         except TableNotFound:
-            path = self._catalog.normalize(table)
+            path = self._normalized(table, account)
             reading = writer.read(lambda book: _reading(book, [path], account))
             if not reading:
                 raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from iscp.coordination.jobs.reshard import refuse_split
 from iscp.core.api.api_views import JobView
@@ -24,9 +26,15 @@ from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+
+T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
 """Pause between two checks whether a waiting caller is still there."""
+
+READS = TurnBounds(node_max=64, account_max=16, timeout_s=30.0)
+"""Bounds of what waits read of tables and targets; a wait itself holds no turn."""
 
 
 class JobWaiter:
@@ -51,6 +59,7 @@ class JobWaiter:
         self._clock = clock
         self._progress = progress
         self._target_fault = target_fault
+        self._turns = AccountTurns(READS, "iscp-wait-read", "read for the wait", "Retry", clock.monotonic_s)
 
     def wait(
         self,
@@ -66,7 +75,7 @@ class JobWaiter:
         until_s = self._clock.monotonic_s() + timeout_s
         named = versions_wanted(row, version, versions or {})
         further = {uri: named.get(uri, -1) for uri in (row.table_uri, *further_tables(row))}
-        further = {uri: self._catalog.newest_version(uri) if each < 0 else each for uri, each in further.items()}
+        further = self._of_storage(row, lambda: self._newest(further), alive)
         wanted = further.pop(row.table_uri)
         self._notify(row, False)
         fault: IscpError | None = None
@@ -76,7 +85,8 @@ class JobWaiter:
             current = self._owner.current_writer().job(row.key)
             reached = current is not None and current.job_id == row.job_id and current.watermark.version >= wanted
             if current is not None and reached and not _behind(current, further):
-                before, fault = fault, self._target_fault(self._owner.current_writer().rows(row.key))
+                rows, before = self._owner.current_writer().rows(row.key), fault
+                fault = self._of_storage(row, partial(self._target_fault, rows), alive)
                 if fault is None:
                     return self._views.of([current])[0]
                 if before is None:
@@ -93,6 +103,13 @@ class JobWaiter:
                     remedy="See `iscp-admin job status`, and the node's log",
                 )
             self._progress.wait(seen, min(left_s, ALIVE_LOOK_S))
+
+    def _of_storage(self, row: JobRow, read: Callable[[], T], alive: Callable[[], bool]) -> T:
+        """Return what `read` returns of the storage of the job's account, which may hang."""
+        return self._turns.run(row.key.account, read, alive)
+
+    def _newest(self, versions: Mapping[str, int]) -> dict[str, int]:
+        return {uri: self._catalog.newest_version(uri) if each < 0 else each for uri, each in versions.items()}
 
     def verify(self, row: JobRow, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
         writer = self._owner.current_writer()

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
@@ -23,6 +24,7 @@ from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.spec_patch import changed_spec
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.values.ids import JobKey, next_job_id
+from iscp.ports.access.callers import still_wanted
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
@@ -31,6 +33,12 @@ from iscp.runtime.admin.job_maker import JobMaker, row_of
 from iscp.runtime.admin.job_names import check_names, check_new_names
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+
+T = TypeVar("T")
+
+CHECKS = TurnBounds(node_max=300, account_max=100, timeout_s=180.0, waits=False)
+"""Bounds of the checks of requests, each of which holds a call's thread meanwhile; a query may take long to analyze."""
 
 
 class RequestValidator:
@@ -49,11 +57,24 @@ class RequestValidator:
         self._kinds = kinds
         self._check_trigger = check_trigger
         self._clock = clock
+        self._turns = AccountTurns(
+            CHECKS, "iscp-check", "check of the request", "Retry; is the storage of a table slow?", clock.monotonic_s
+        )
         self._last_id = ""
         self._id_lock = threading.Lock()
 
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
+        return self._in_turn(request.job.account, lambda: self._registration(writer, request))
+
+    def _in_turn(self, account: str, check: Callable[[], T]) -> T:
+        """Return what a check returns, which touches the account's storage: that may hang.
+
+        Raises TimedOut and QueueFull as AccountTurns.run, and Unavailable where the caller is gone.
+        """
+        return self._turns.run(account, check, still_wanted)
+
+    def _registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         check_names(request.job)
         source, table_id = self._describe_source(writer, request.job)
         key = JobKey(request.job.account, table_id, request.job.name)
@@ -68,7 +89,7 @@ class RequestValidator:
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
         """Return what it takes to have each job as it is wanted, and why not if it cannot be."""
-        checked = [self._check(writer, request) for request in requests]
+        checked = [self._in_turn(request.job.account, partial(self._check, writer, request)) for request in requests]
         now_s = self._clock.now_s()
 
         def decide(book: JobBook) -> list[CheckedJob]:
@@ -125,6 +146,9 @@ class RequestValidator:
 
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         """Return the job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
+        return self._in_turn(seen.key.account, lambda: self._resync(seen, request))
+
+    def _resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         table = request.table or seen.table_name
         try:
             source = self._maker.describe(seen.key.account, table)
@@ -140,6 +164,9 @@ class RequestValidator:
 
     def update(self, seen: JobRow, request: UpdateRequest) -> Update:
         """Raises InvalidRequest."""
+        return self._in_turn(seen.key.account, lambda: self._update(seen, request))
+
+    def _update(self, seen: JobRow, request: UpdateRequest) -> Update:
         self._places.require_job(seen)
         spec = changed_spec(seen.spec_json, request.changes_json)
         self._check_trigger(spec.trigger)
@@ -157,12 +184,12 @@ class RequestValidator:
                 field="delete_target",
                 remedy="Unregister the job without it, and delete its target by hand",
             )
-        self._places.require_job(seen)
+        self._in_turn(seen.key.account, lambda: self._places.require_job(seen))
         return Unregister(seen.key, request_id, delete_target=True)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
         """Explain the query, as `JobMaker.explain` does."""
-        return self._maker.explain(spec_json, account)
+        return self._in_turn(account, lambda: self._maker.explain(spec_json, account))
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.

@@ -16,9 +16,9 @@ from iscp.core.values.errors import IscpError, NotOwner, Unavailable
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
-from iscp.runtime.access.target_reads import TargetReads
 from iscp.runtime.loop.paced_thread import PacedThread
 from iscp.runtime.loop.threads import THREADS
+from iscp.runtime.reads.account_turns import TargetReads
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class RetentionWatch:
         self._catalog = catalog
         self._places = places
         self._clock = clock
-        self._reads = TargetReads(places, READ_S, "iscp-retention")
+        self._reads = TargetReads(places, READ_S, "iscp-retention", "read of the retention")
         self._known: Mapping[str, float] = {}
         self._thread = PacedThread("iscp-retention-watch", self.turn, clock, EVERY_S, threads)
 

@@ -10,7 +10,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.access.target_reads import TargetReads
+from iscp.runtime.reads.account_turns import TargetReads
 
 READ_S = 2.0
 """Seconds that reading the figures of a target may take; they are left out of an answer that would take longer."""
@@ -34,7 +34,7 @@ class FigureReader:
         self, kinds: Callable[[str], ConsumerKind], places: PlaceGuard = ANYWHERE, read_s: float = READ_S
     ) -> None:
         self._kinds = kinds
-        self._reads = TargetReads(places, read_s, "iscp-figures")
+        self._reads = TargetReads(places, read_s, "iscp-figures", "read of the figures")
 
     def read(self, row: JobRow) -> TargetFigures:
         """Return the figures of a job's target; none where its kind has no such thing. Raises nothing."""

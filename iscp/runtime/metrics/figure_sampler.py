@@ -19,12 +19,12 @@ from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import IscpError, NotOwner
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
-from iscp.runtime.access.target_reads import TargetReads
 from iscp.runtime.admin.target_figures import TargetFigures
 from iscp.runtime.loop.paced_thread import PacedThread
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.metrics.metered_runner import kind_of
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.reads.account_turns import TargetReads
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def sampled_feeds(
     lags: Callable[[str], dict[str, float]], places: PlaceGuard, named_max: int, read_s: float = CURSORS_READ_S
 ) -> SampledTargets:
     """Return what is read of changefeeds: the lags of their cursors, which `lags` reads by a feed's URI."""
-    reads = TargetReads(places, read_s, "iscp-feed-cursors")
+    reads = TargetReads(places, read_s, "iscp-feed-cursors", "read of the cursors")
     return SampledTargets(
         FEED_KINDS, lambda row: _read_cursors(row, reads, lags), lambda found: cursor_readings(found, named_max)
     )

@@ -46,7 +46,8 @@ FIRST_CURSOR_CHARS_MAX = 600
 def feed_turns(clock: Clock) -> AccountTurns:
     """Return the turns of a node's reads of feeds."""
     bounds = TurnBounds(FEED_READS_MAX, FEED_READS_OF_ACCOUNT_MAX, FEED_READ_S)
-    return AccountTurns(bounds, clock, "iscp-feed-read", "read of the feed", "Retry, or call another node")
+    remedy = "Retry, or call another node"
+    return AccountTurns(bounds, "iscp-feed-read", "read of the feed", remedy, clock.monotonic_s)
 
 
 class NodeFeeds:

@@ -48,10 +48,10 @@ def search_turns(bounds: SearchBounds, clock: Clock) -> AccountTurns:
     """Return the turns of a process's searches."""
     return AccountTurns(
         TurnBounds(bounds.node_max, bounds.account_max, bounds.timeout_s),
-        clock,
         "iscp-search",
         "search",
         "Retry, search for less, or raise `search.node_max` and `search.timeout_s`",
+        clock.monotonic_s,
     )
 
 
@@ -80,10 +80,8 @@ class JobSearch:
         self._deaths = deaths
 
     def search(self, request: SearchRequest, account: str, alive: Callable[[], bool]) -> SearchAnswer:
-        row = self._job_of(request.uri, account)
+        row = self._job_of(request.uri, account, alive)
         account, target = row.key.account, row.spec.consumer.target
-        # A link that was put there since leads nowhere else.
-        self._places.require_target(account, target, "uri")
         if request.min_version is not None and self._wait is not None:
             self._wait(row, request.min_version, request.wait_s, alive)
         # The job has applied the version: what the index says of itself has to agree at once.
@@ -95,12 +93,16 @@ class JobSearch:
 
     def _search_alive(self, row: JobRow, request: SearchRequest) -> SearchAnswer:
         """Search an index, unless this node's process has died of its job before: a file there may crash a library."""
+        # A link that was put there since leads nowhere else.
+        self._places.require_target(row.key.account, request.uri, "uri")
         with at_work_for(row, self._deaths):
             return self._search(request, row.key.account)
 
-    def _job_of(self, uri: str, account: str) -> JobRow:
+    def _job_of(self, uri: str, account: str, alive: Callable[[], bool]) -> JobRow:
         """Return the job that maintains the index. Raises TableNotFound where the account (empty: any) has none."""
-        found = self._jobs_at(uri) or self._jobs_at(self._normalized(uri))
+        found = self._jobs_at(uri)
+        if not found:  # a place may lie where nothing answers
+            found = self._jobs_at(self._turns.run(account, lambda: self._normalized(uri), alive))
         row = next((each for each in found if account in ("", each.key.account)), None)
         if row is None or row.spec.consumer.kind not in INDEX_KINDS:
             raise no_index_at(uri)

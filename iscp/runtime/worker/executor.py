@@ -1,14 +1,16 @@
 """Run iterations: how many, in which order, and how they are made to end (after TiDB MVS's TaskExecutor).
 
-A slot is free only when its run has really ended, and so is the shard: a timeout or a cancel shuts the run's guard, so
-that it cannot commit any more, has the runner stop the Spark work, and if the run still has not ended after
-`cancel_wait_s`, requests the JVM's end (`on_stuck`).
+A slot is free when its run has ended: a timeout or a cancel shuts the run's guard, so that it cannot commit any more,
+has the runner stop the Spark work, and if the run still has not ended after `cancel_wait_s`, requests the JVM's end
+(`on_stuck`). A run that even then does not end hangs in storage that does not answer. Its thread is left, its slot is
+another's, and its shard stays taken until it ends.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -29,15 +31,20 @@ IDLE_WAIT_S = 60.0
 """Longest pause between two checks of the executor's watch; it is woken for everything that it has to know."""
 
 
+LEFT_OF_ACCOUNT_MAX = 4
+"""Iterations of one account that hang and have lost their slots; with so many, none of the account's others begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The executor's counters: `running` and `waiting` are as of now, the others since the start. An iteration is
-    failed if any job of it is.
+    """The executor's counters: `running`, `waiting` and `hanging` are as of now, the others since the start. An
+    iteration is failed if any job of it is. Those that hang are among those that run.
     """
 
     submitted: int = 0
     running: int = 0
     waiting: int = 0
+    hanging: int = 0
     completed: int = 0
     failed: int = 0
     timeout: int = 0
@@ -46,15 +53,19 @@ class Counters:
 
 
 class _Run:
-    """One iteration in a slot. `stop_due_s`: when it is stuck, once its end was ordered."""
+    """One iteration in a slot. `stop_due_s`: when it is stuck, once its end was ordered; `left_due_s`: when it loses
+    its slot.
+    """
 
-    __slots__ = ("guard", "iteration", "stop_due_s", "stuck")
+    __slots__ = ("guard", "iteration", "left", "left_due_s", "stop_due_s", "stuck")
 
     def __init__(self, iteration: Iteration, guard: RunGuard) -> None:
         self.iteration = iteration
         self.guard = guard
         self.stop_due_s: float | None = None
         self.stuck = False
+        self.left_due_s: float | None = None
+        self.left = False
 
 
 _EFFECTS_OF_AN_END = frozenset({ErrorCode.CANCELED, ErrorCode.TIMEOUT, ErrorCode.ENGINE})
@@ -109,6 +120,7 @@ class Executor:
         self._runs: dict[int, _Run] = {}
         self._concurrency = config.concurrency
         self._threads = 0
+        self._left: Counter[str] = Counter()
         self._closed = False
         self._counts = dict.fromkeys(("submitted", "completed", "failed", "timeout", "canceled", "rejected"), 0)
         self._watch = threading.Thread(target=self._watch_runs, name="iscp-executor-watch", daemon=True)
@@ -141,7 +153,9 @@ class Executor:
 
     def counters(self) -> Counters:
         with self._lock:
-            return Counters(running=len(self._runs), waiting=len(self._queue), **self._counts)
+            return Counters(
+                running=len(self._runs), waiting=len(self._queue), hanging=self._left.total(), **self._counts
+            )
 
     def close(self, drain: bool, wait_s: float) -> bool:
         """Take nothing more; let what runs end (`drain`) or make it. Iterations that wait are canceled. Return True if
@@ -172,7 +186,8 @@ class Executor:
     # --- slots; all with the lock held unless they say otherwise -------------------------------------------------
 
     def _start_threads(self) -> None:
-        while self._threads < min(self._concurrency, len(self._runs) + len(self._queue)):
+        left = self._left.total()
+        while self._threads - left < min(self._concurrency, len(self._runs) - left + len(self._queue)):
             self._threads += 1
             threading.Thread(target=self._work, name=f"iscp-iteration-{self._threads}", daemon=True).start()
 
@@ -184,6 +199,9 @@ class Executor:
             with self._lock:
                 ended = _blamed(run, ended)
                 del self._runs[run.iteration.number]
+                if run.left:
+                    self._left[run.iteration.account] -= 1
+                    self._left = +self._left
                 self._queue.finish(run.iteration)
                 self._count(run, ended)
                 self._changed.notify_all()
@@ -191,14 +209,14 @@ class Executor:
             self._emit(ended)
 
     def _next(self) -> _Run | None:
-        """Return the next iteration to run; None ends the thread: the executor closed."""
+        """Return the next iteration to run; None ends the thread: the executor closed, or its slot is another's."""
         with self._lock:
             while True:
-                if self._closed:
+                if self._closed or self._threads - self._left.total() > self._concurrency:
                     self._threads -= 1
                     self._changed.notify_all()
                     return None
-                iteration = self._queue.pop()
+                iteration = self._queue.pop(self._hangs_too_much)
                 if iteration is not None:
                     timeout_s = self._config.iteration_timeout_s
                     guard = RunGuard(self._clock, self._lease_check, timeout_s, iteration.epoch)
@@ -206,6 +224,9 @@ class Executor:
                     self._watch_due.notify()
                     return run
                 self._changed.wait()
+
+    def _hangs_too_much(self, account: str) -> bool:
+        return self._left[account] >= LEFT_OF_ACCOUNT_MAX
 
     def _run(self, run: _Run) -> IterationEnded:
         """Run it to its end (without the lock); what it committed counts, though its end was ordered meanwhile."""
@@ -264,9 +285,22 @@ class Executor:
                 stuck = [run for run in self._runs.values() if self._is_stuck(run)]
                 for run in stuck:
                     run.stuck = True
+                    run.left_due_s = self._clock.monotonic_s() + self._config.cancel_wait_s
+                self._leave_hanging()
             # Without the lock: to end a JVM by force takes a while.
             for run in stuck:
                 self._force_end(run.iteration)
+
+    def _leave_hanging(self) -> None:
+        """Give the slots of runs that nothing ends to others (with the lock held)."""
+        now_s = self._clock.monotonic_s()
+        for run in self._runs.values():
+            if not run.left and run.left_due_s is not None and now_s >= run.left_due_s:
+                run.left = True
+                self._left[run.iteration.account] += 1
+                log.error("iteration.left", extra={**_named(run.iteration), "hanging": self._left.total()})
+        if not self._closed:
+            self._start_threads()
 
     def _force_end(self, iteration: Iteration) -> None:
         log.error("iteration.stuck", extra=_named(iteration))
@@ -282,6 +316,7 @@ class Executor:
         now_s = self._clock.monotonic_s()
         due = [run.guard.due_s for run in self._runs.values() if run.stop_due_s is None]
         due += [run.stop_due_s for run in self._runs.values() if not run.stuck]
+        due += [run.left_due_s for run in self._runs.values() if not run.left]
         return max(0.0, min((due_s - now_s for due_s in due if due_s is not None), default=IDLE_WAIT_S))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from iscp.core.job.iteration import Iteration
@@ -60,9 +61,11 @@ class IterationQueue:
             self.remove(turned_away.number)
         return turned_away
 
-    def pop(self) -> Iteration | None:
-        """Take the next to run, and return it; `finish` has to be called at its end."""
-        waiting = (account for account in self._accounts.values() if account.waiting)
+    def pop(self, passed_over: Callable[[str], bool] = lambda account: False) -> Iteration | None:
+        """Take the next to run, and return it; `finish` has to be called at its end. Accounts that are `passed_over`
+        wait.
+        """
+        waiting = (each for name, each in self._accounts.items() if each.waiting and not passed_over(name))
         account = min(waiting, key=lambda account: (account.running, account.served), default=None)
         if account is None:
             return None

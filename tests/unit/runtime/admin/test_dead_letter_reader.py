@@ -14,13 +14,13 @@ from iscp.core.api.api_views import LeftOutRow, LeftOutRows
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, JobNotFound, PermanentError, QueueFull, StorageError, TimedOut
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.access.target_reads import READERS_MAX
 from iscp.runtime.admin.dead_letter_reader import (
     ANSWER_CHARS_MAX,
     COLUMNS_MAX,
     VALUE_CHARS_MAX,
     DeadLetterReader,
 )
+from iscp.runtime.reads.account_turns import READERS_OF_ACCOUNT_MAX
 from tests.fakes.desk import Desk, X
 from tests.fakes.pipeline import FakeKind
 
@@ -114,11 +114,14 @@ def test_a_target_outside_of_the_accounts_roots_is_not_read(row: JobRow) -> None
 def test_targets_that_hang_block_neither_an_answer_nor_all_others(row: JobRow, released: threading.Event) -> None:
     slow = LeavingKind(lambda: released.wait(60.0))
     reader = DeadLetterReader(lambda name: slow, read_s=0.05)
-    for _ in range(READERS_MAX):
+    for _ in range(READERS_OF_ACCOUNT_MAX):
         with pytest.raises(TimedOut, match=r"within 0\.05 s"):
             reader.read(row, 1)
-    with pytest.raises(QueueFull, match="other targets"):
+    with pytest.raises(QueueFull, match="others of the account hang"):
         reader.read(row, 1)
+    of_other = row._replace(key=row.key._replace(account="other"))
+    with pytest.raises(TimedOut):
+        reader.read(of_other, 1)
 
 
 def test_the_owner_reads_those_of_the_job_that_is_named(desk: Desk) -> None:

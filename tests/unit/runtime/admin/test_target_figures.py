@@ -13,8 +13,8 @@ from iscp.core.api.api_requests import JobFilter
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.access.target_reads import READERS_MAX
 from iscp.runtime.admin.target_figures import NO_FIGURES, FigureReader, TargetFigures
+from iscp.runtime.reads.account_turns import READERS_OF_ACCOUNT_MAX
 from tests.fakes.desk import Desk, X
 from tests.fakes.pipeline import FakeKind
 
@@ -88,9 +88,9 @@ def test_a_target_outside_of_the_accounts_roots_is_not_read(row: JobRow) -> None
 def test_targets_that_hang_block_neither_an_answer_nor_all_others(row: JobRow, released: threading.Event) -> None:
     slow = MeasuredKind(lambda: {"rows": released.wait(60.0)})
     reader = FigureReader(lambda name: slow, read_s=0.05)
-    for _ in range(READERS_MAX):
+    for _ in range(READERS_OF_ACCOUNT_MAX):
         assert "within 0.05 s" in reader.read(row).fault
-    assert f"{READERS_MAX} other targets" in reader.read(row).fault
+    assert "others of the account hang" in reader.read(row).fault
 
 
 def test_the_status_of_one_job_has_figures_and_lists_have_none(desk: Desk) -> None:

@@ -30,6 +30,7 @@ def test_each_count_is_read_as_its_metric() -> None:
         (metrics.SUBMITTED.name,): 9,
         (metrics.RUNNING.name,): 2,
         (metrics.WAITING.name,): 3,
+        (metrics.HANGING.name,): 0,
         (metrics.ENDED.name, "completed"): 4,
         (metrics.ENDED.name, "failed"): 1,
         (metrics.ENDED.name, "timeout"): 0,

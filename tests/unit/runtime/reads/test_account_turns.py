@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.values.errors import InvalidRequest, TimedOut, Unavailable
+from iscp.core.values.errors import InvalidRequest, QueueFull, TimedOut, Unavailable
+from iscp.ports.access.callers import still_wanted, want_while
+from iscp.runtime.reads import account_turns
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
 from tests.fakes.waiting import until
 
@@ -19,7 +22,7 @@ class Searched:
     """Turns of three at once, two of an account; searches run until `held` is set."""
 
     def __init__(self, timeout_s: float = 20.0) -> None:
-        self.turns = AccountTurns(TurnBounds(3, 2, timeout_s), SystemClock(), "search", "search", "Search for less")
+        self.turns = AccountTurns(TurnBounds(3, 2, timeout_s), "search", "search", "Search for less")
         self.held = threading.Event()
         self.began: list[str] = []
         self.callers = ThreadPoolExecutor(20)
@@ -58,19 +61,64 @@ def test_an_account_takes_no_turn_of_others(searched: Searched) -> None:
     assert sorted(searched.began) == ["a"] * 5 + ["b", "c"]
 
 
-def test_what_takes_too_long_is_given_up_and_keeps_its_turn_until_it_ends() -> None:
-    searched = Searched(timeout_s=0.2)
-    try:
-        for future in [searched.search("a") for _ in range(2)]:
+def test_what_hangs_takes_its_own_accounts_share_and_no_turn_of_others(tmp_path: Path) -> None:
+    """Pipes in the places of files of two accounts hold as many threads as there are turns."""
+    turns = AccountTurns(TurnBounds(4, 2, 0.3), "read", "read", "Retry")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(8) as callers:
+        hanging = [callers.submit(turns.run, account, pipe.read_bytes) for account in ("a", "a", "b", "b")]
+        for future in hanging:
             with pytest.raises(TimedOut, match="took too long"):
                 future.result(10)
+        assert turns.hanging() == 4
+        assert turns.run("c", lambda: "of c") == "of c"
+        with pytest.raises(QueueFull, match="2 others of the account hang"):
+            turns.run("a", lambda: "of a")
+        pipe.write_bytes(b"")  # all of them end
+        until(lambda: not turns.hanging())
+        assert turns.run("a", lambda: "of a") == "of a"
+
+
+def test_beyond_the_bound_of_threads_that_hang_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_turns, "HANGING_MAX", 1)
+    turns = AccountTurns(TurnBounds(2, 2, 0.5), "read", "read", "Retry")
+    held = threading.Event()
+    try:
+        for account in ("a", "b"):
+            with pytest.raises(TimedOut):
+                turns.run(account, held.wait)
+        assert turns.run("c", lambda: 1) == 1, "one of the two hanging reads takes no turn"
+        with pytest.raises(TimedOut):
+            turns.run("c", held.wait)
         with pytest.raises(TimedOut, match="did not get its turn"):
-            searched.search("a").result(10)
-        assert searched.began == ["a", "a"]
-        searched.held.set()
-        until(lambda: searched.search("a").result(10) == "of a")
+            turns.run("d", lambda: 1)
     finally:
-        searched.close()
+        held.set()
+
+
+def test_one_more_is_refused_at_once_where_nobody_waits(searched: Searched) -> None:
+    turns = AccountTurns(TurnBounds(2, 1, 20.0, waits=False), "read", "read", "Retry")
+    began = threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return searched.held.wait(20.0)
+
+    with ThreadPoolExecutor(1) as caller:
+        caller.submit(turns.run, "a", work)
+        assert began.wait(20.0)
+        with pytest.raises(QueueFull, match="too many others of the account"):
+            turns.run("a", lambda: 1)
+        assert turns.run("b", lambda: 1) == 1
+        searched.held.set()
+
+
+def test_a_read_has_the_context_of_its_caller() -> None:
+    turns = AccountTurns(TurnBounds(2, 2, 20.0), "read", "read", "Retry")
+    with want_while(lambda: False):
+        assert turns.run("a", still_wanted) is False
+    assert turns.run("a", still_wanted) is True
 
 
 def test_whoever_is_gone_waits_no_longer(searched: Searched) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
 from iscp.core.access.account_roots import AccountRoots
 from iscp.core.api.search_views import SearchRequest
 from iscp.core.job.job_deaths import DEATHS_MAX, Deaths
@@ -46,7 +45,7 @@ class Searched:
         self.catalog, self.indexes = FakeCatalog(), FakeIndexes()
         self.waits: list[tuple[str, int, float]] = []
         self.behind = False
-        turns = AccountTurns(TurnBounds(4, 2, 10.0), SystemClock(), "search", "search", "Retry")
+        turns = AccountTurns(TurnBounds(4, 2, 10.0), "search", "search", "Retry")
         self.deaths = FakeDeaths()
         jobs_at, search = owners_jobs_at(self.world.owner), self.indexes.search
         self.service = JobSearch(jobs_at, self.catalog, search, turns, places, self.deaths, self.wait)

@@ -18,7 +18,7 @@ from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.settings.config import SchedulerConfig
 from iscp.core.values.errors import EngineError, ErrorCode, IscpError, LeaseLost
 from iscp.ports.system import Guard
-from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.executor import LEFT_OF_ACCOUNT_MAX, Executor
 from iscp.runtime.worker.fair_queue import IterationQueue
 from tests.fakes.poison import StrExitsError
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
@@ -242,11 +242,42 @@ def test_a_slot_is_not_free_while_the_work_goes_on_and_past_a_deadline_somebody_
     until(lambda: bench.stuck == [1])
     time.sleep(0.2)
     assert bench.stuck == [1], "once"
-    assert runner.order == [1]
-    assert bench.counted(running=1, waiting=1)
     runner.gate(1).set()
     bench.ends(1)
     until(lambda: runner.order == [1, 2])
+
+
+def test_a_run_that_nothing_ends_loses_its_slot_to_others(make: Make) -> None:
+    runner = GatedRunner(deaf=True)
+    bench = make(runner, cancel_wait_s=0.1)
+    bench.submit(iteration(1), iteration(2, account="b"))
+    until(lambda: runner.order == [1])
+    bench.executor.cancel(1)
+    until(lambda: runner.order == [1, 2])
+    assert bench.counted(running=2, hanging=1)
+    bench.submit(iteration(3, account="b"))
+    runner.gate(1).set()
+    (ended,) = bench.ends(1)
+    assert ended.number == 1
+    assert runner.order == [1, 2], "the slot that was given away is not there twice"
+    runner.gate(2).set()
+    until(lambda: runner.order == [1, 2, 3])
+    until(lambda: bench.counted(running=1, hanging=0))
+
+
+def test_an_account_of_which_many_runs_hang_begins_no_others(make: Make) -> None:
+    runner = GatedRunner(deaf=True)
+    bench = make(runner, cancel_wait_s=0.1)
+    for number in range(LEFT_OF_ACCOUNT_MAX):
+        bench.submit(iteration(number))
+        until(lambda number=number: runner.order[-1:] == [number])  # type: ignore[misc]
+        bench.executor.cancel(number)
+    until(lambda: bench.counted(hanging=LEFT_OF_ACCOUNT_MAX))
+    bench.submit(iteration(8), iteration(9, account="b"))
+    until(lambda: runner.order[-1] == 9)
+    runner.gate(0).set()
+    runner.gate(9).set()
+    until(lambda: runner.order[-1] == 8)
 
 
 def test_a_lost_lease_stops_iterations_before_they_begin(make: Make) -> None:
