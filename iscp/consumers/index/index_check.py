@@ -108,7 +108,7 @@ class IndexCheck(Check):
             if shared is not None:
                 own, letters = shared.split(rows.frame, self._plan.key)
                 rows = Rows(lambda: own)
-            for table in index_tables(rows, COMPARED_ROWS):
+            for table in encoder.portions(index_tables(rows, COMPARED_ROWS)):
                 self._compare(index, found, encoder.encode(table, self._consumer.stored_vectors(index)))
             for table in () if letters is None else index_tables(Rows(lambda: letters), COMPARED_ROWS):
                 self._compare(index, found, encoder.faulty(table, SHARED_KEY))

@@ -225,7 +225,8 @@ class IndexConsumer(Consumer):
         encoder = self._plan.encoder(commit.dataset.schema, context.guard)
         with ThreadPoolExecutor(1, "iscp-index-seek") as seeker:
             few = net.table if changes.with_arrays is None else changes.with_arrays
-            for table in [few] if few is not None else arrow_batches(net.frame, BATCH_ROWS_MAX):
+            tables = [few] if few is not None else arrow_batches(net.frame, BATCH_ROWS_MAX)
+            for table in encoder.portions(tables):
                 self._apply(commit, encoder, table, seeker)
                 sizes += self._plan.vector_sizes(table)
                 rows += len(table)
@@ -315,7 +316,7 @@ class IndexConsumer(Consumer):
         known: Known | None,
     ) -> int:
         commit.replace_all(schema, self._head())
-        for table in index_tables(rows):
+        for table in encoder.portions(index_tables(rows)):
             commit.add(encoder.encode(table, known))
         # All of them at once, as there is one row for each key.
         for table in () if letters is None else index_tables(letters, ROWS_MAX):
@@ -352,7 +353,7 @@ class IndexConsumer(Consumer):
             commit.add(added)
             changed += len(added)
 
-        for table in index_tables(rows):
+        for table in encoder.portions(index_tables(rows)):
             take(table, lambda some: encoder.encode(some, known))
         for table in () if letters is None else index_tables(letters, ROWS_MAX):
             take(table, lambda some: encoder.faulty(some, SHARED_KEY), shared=True)

@@ -21,7 +21,7 @@ from iscp.index.lance.index_columns import VECTOR, dataset_schema
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.row_encoder import EmbeddedTexts, RowEncoder, RowRules
 from iscp.index.lance.text_analysis import Analyse
-from iscp.index.model.index_definition import IndexDefinition, Metric, VectorPrecision
+from iscp.index.model.index_definition import Analysis, IndexDefinition, Metric, VectorPrecision
 from iscp.ports.rows import Rows
 from iscp.ports.system import Guard
 
@@ -174,6 +174,7 @@ class IndexPlan:
                 embedded=vector.text if vector is not None else "",
                 embed=embed,
                 directed=vector is not None and vector.metric is Metric.COSINE,
+                analysis=self.options.analysis or Analysis(),
             ),
         )
 

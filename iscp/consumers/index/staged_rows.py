@@ -53,7 +53,7 @@ class IndexRowStager:
     def stage(self, rows: Rows, folder: str) -> Manifest:
         counts, keys, sums = WordCounts(), [], []
         written: list[FragmentMetadata] = []
-        for table in index_tables(rows):
+        for table in self._encoder.portions(index_tables(rows)):
             encoded = self._encoder.encode(table)
             sums.append(count_rows([encoded], counts))
             keys.append(encoded.select([KEY]))

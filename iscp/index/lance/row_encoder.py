@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,13 +20,17 @@ import pyarrow.compute as pc
 from iscp.index.embedding.embedder import Known, Vectors, text_hash
 from iscp.index.lance.index_columns import FAULT, HEAD, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_column
 from iscp.index.lance.key_texts import key_texts
-from iscp.index.lance.text_analysis import TEXT_BYTES_MAX, Analyse
+from iscp.index.lance.text_analysis import GRAMS_MAX, TEXT_BYTES_MAX, Analyse
+from iscp.index.model.index_definition import Analysis
 
 VECTOR_LENGTH_MAX = 1e15
 """Length of a vector whose square Lance can compute with 32 bits; a longer one is a fault of its row."""
 
 VECTOR_LENGTH_MIN = 1e-15
 """Length that a vector needs for a direction, as the squares of shorter ones vanish; a shorter one is a fault."""
+
+WORDS_AT_ONCE_BYTES = 128 * 1024**2
+"""Bytes that the words of rows which are encoded at once have, by the lengths of their texts; one row may have more."""
 
 _HASH_BYTES = 16
 _NULL = b"\xff"  # no text in UTF-8 has this byte
@@ -49,7 +53,7 @@ class RowRules:
     """Rows are encoded by these rules: `texts` are the columns whose words are indexed, `vector` the column with
     vectors, or `embedded` the text column of which `embed` makes them; empty where there are none.
 
-    `directed` says that a vector of zeros means nothing, as with cosine.
+    `analysis` says what `analyse` does. `directed` says that a vector of zeros means nothing, as with cosine.
     """
 
     key: tuple[str, ...]
@@ -59,6 +63,7 @@ class RowRules:
     embedded: str = ""
     embed: Embed | None = None
     directed: bool = True
+    analysis: Analysis = Analysis()  # noqa: RUF009  (frozen)
 
 
 @dataclass(slots=True)
@@ -83,6 +88,17 @@ class RowEncoder:
         """Return the keys of rows and the hashes of what they have, in the columns `KEY` and `ROW_HASH`."""
         rows = self._readable(rows)[0]
         return pa.table({KEY: key_texts(rows, self._rules.key), ROW_HASH: self._hashes(rows)})
+
+    def portions(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yield the rows of tables in such parts as are encoded at once: n-grams take many times their texts."""
+        for table in tables:
+            sizes = np.zeros(len(table), np.int64)
+            for name in self._rules.texts:
+                sizes += pc.fill_null(pc.binary_length(_column(table, name)), 0).to_numpy(zero_copy_only=False)
+            parts = np.cumsum(sizes) * self._rules.analysis.growth // WORDS_AT_ONCE_BYTES
+            bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(table)]
+            for begin, end in itertools.pairwise(bounds):
+                yield table.slice(begin, end - begin)
 
     def encode(self, rows: pa.Table, known: Known | None = None) -> pa.Table:
         """Return rows of the dataset's columns. Raises what the embedding raises."""
@@ -130,6 +146,10 @@ class RowEncoder:
         with np.errstate(invalid="ignore"):
             for number in np.flatnonzero(sizes > TEXT_BYTES_MAX).tolist():
                 faults.add(number, f"{name} has {int(sizes[number])} bytes, and at most {TEXT_BYTES_MAX} are indexed")
+        lengths = pc.fill_null(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False)
+        for number, grams in enumerate(map(self._rules.analysis.grams, lengths.tolist())):
+            if grams > GRAMS_MAX:
+                faults.add(number, f"{name} has {grams} n-grams, and at most {GRAMS_MAX} are indexed")
         texts = column.to_pylist()
         chosen = [number for number, text in enumerate(texts) if text and number not in faults.texts]
         words: list[str | None] = [None] * len(texts)

@@ -94,6 +94,26 @@ class Analysis:
     max_ngram: int = 3
     prefix_only: bool = False
 
+    @property
+    def growth(self) -> int:
+        """Return how many times the bytes of a text its words take at the most, but for a few characters."""
+        if self.tokenizer is not Tokenizer.NGRAM:
+            return 2
+        return sum(length + 1 for length in range(self.min_ngram, self.max_ngram + 1))
+
+    def grams(self, characters: int) -> int:
+        """Return how many n-grams a text of so many characters has; 0 where words are no n-grams."""
+        if self.tokenizer is not Tokenizer.NGRAM:
+            return 0
+        return gram_count(characters, self.min_ngram, self.max_ngram, prefix_only=self.prefix_only)
+
+
+def gram_count(characters: int, least: int, most: int, *, prefix_only: bool) -> int:
+    """Return how many n-grams of `least` to `most` characters a text has."""
+    if prefix_only:
+        return max(0, min(most, characters) - least + 1)
+    return sum(max(0, characters - length + 1) for length in range(least, most + 1))
+
 
 @dataclass(frozen=True, slots=True)
 class VectorOptions:

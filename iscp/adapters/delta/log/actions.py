@@ -9,7 +9,8 @@ treated as absent. Kinds that are not known here are handed on as they are: `act
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from typing import Any, NoReturn, TypeGuard
 from urllib.parse import unquote
 
@@ -24,6 +25,19 @@ _REMEDY = "Restore the file from a backup; or recreate the table, and resync its
 TEXT_LENGTH_MAX = 200
 """Characters of an operation's name that messages show; the rest is cut off."""
 
+LINE_BYTES_MAX = 16 * 1024**2
+"""Bytes of one line of a commit: nothing else of the process goes on while it is parsed. A file with a longer one is
+refused by its name.
+"""
+
+LINES_MAX = 2_000_000
+"""Lines of a commit; one with more is refused by its name."""
+
+VALUES_MAX = 16_000_000
+"""Values in a commit, an object or a list counted as four; one with more, which take ten times its bytes and more, is
+refused by its name.
+"""
+
 _TIME_MS_MAX = 253_402_300_799_999
 
 
@@ -36,13 +50,25 @@ def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> li
     if not content.strip():
         # Nobody commits nothing: it was torn, and taken for one without actions it would be missed for ever.
         _refuse(path, "is empty")
+    if content.count(b"\n") + content.count(b"\r") > LINES_MAX:
+        _refuse(path, f"has more than {LINES_MAX} lines")
+    if content.count(b",") + 4 * (content.count(b"{") + content.count(b"[")) > VALUES_MAX:
+        _refuse(path, f"has more than {VALUES_MAX} values")
     actions = []
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(_lines(content), 1):
+        if len(line) > LINE_BYTES_MAX:
+            _refuse(f"{path}, line {number}", f"has more than {LINE_BYTES_MAX} bytes")
         if line and not line.isspace() and not line.startswith(skip or b"\n"):
             action = _parse(line, f"{path}, line {number}")
             if action:
                 actions.append(action)
     return actions
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    """Yield lines as `splitlines` returns them, without having all at once."""
+    for line in BytesIO(content):
+        yield from line.splitlines()
 
 
 def _parse(line: bytes, where: str) -> Action:

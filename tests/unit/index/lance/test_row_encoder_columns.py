@@ -5,8 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from iscp.index.lance import row_encoder
 from iscp.index.lance.index_columns import FAULT, ROW_HASH, dataset_schema
 from iscp.index.lance.row_encoder import RowEncoder, RowRules
+from iscp.index.lance.text_analysis import GRAMS_MAX
+from iscp.index.model.index_definition import Analysis, Tokenizer
 
 INVALID = pa.array([b"plain", b"\xff\xfeA"], pa.binary()).view(pa.string())
 
@@ -28,3 +31,28 @@ def test_the_hash_of_a_row_is_that_of_the_indexs_own_columns() -> None:
         encoder().encode(pa.table({"id": [1], "body": [text]}))[ROW_HASH].to_pylist() for text in ("one", "another")
     ]
     assert hashes[0] == hashes[1]
+
+
+def of_n_grams() -> RowEncoder:
+    schema = dataset_schema([pa.field("id", pa.int64())], 1, 0)
+    analysis = Analysis(Tokenizer.NGRAM)
+    return RowEncoder(
+        schema, RowRules(("id",), ("body",), lambda found: [f" {each} " for each in found], analysis=analysis)
+    )
+
+
+def test_a_text_of_too_many_n_grams_is_a_fault() -> None:
+    texts = ["x" * (GRAMS_MAX + 2), "x" * (GRAMS_MAX + 3), None]
+    faults = of_n_grams().encode(pa.table({"id": [1, 2, 3], "body": texts}))[FAULT].to_pylist()
+    assert faults == [None, f"body has {GRAMS_MAX + 1} n-grams, and at most {GRAMS_MAX} are indexed", None]
+
+
+def test_rows_are_encoded_by_parts_of_bounded_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"id": range(100), "body": ["x" * (each % 7) if each % 5 else None for each in range(100)]})
+    monkeypatch.setattr(row_encoder, "WORDS_AT_ONCE_BYTES", 40)
+    parts = list(of_n_grams().portions([rows, rows.slice(0, 0)]))
+    assert pa.concat_tables(parts) == rows
+    assert len(parts) > 10
+    for each in parts:
+        sizes = [len(text or "") * 4 for text in each["body"].to_pylist()]
+        assert sum(sizes) <= 40 + max(sizes, default=0)

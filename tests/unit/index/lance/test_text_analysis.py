@@ -8,8 +8,11 @@ from typing import Any
 import lance
 import pytest
 
+from iscp.core.values.errors import InvalidRequest
+from iscp.index.lance import text_analysis
 from iscp.index.lance.analysis_options import analyser_of
 from iscp.index.model.index_definition import Analysis, Tokenizer
+from tests.fakes.heartbeat import Heartbeat
 
 PIECES = (
     "run",
@@ -53,3 +56,71 @@ _OPTIONS: dict[str, Any] = {
     "language": "English",
     "ascii_folding": True,
 }
+
+
+@pytest.mark.parametrize("tokenizer", [Tokenizer.ICU, Tokenizer.SIMPLE, Tokenizer.WHITESPACE])
+@pytest.mark.parametrize("end", [" ", "\n", "\u3002", "\u3000", ". "])
+def test_a_long_text_has_the_words_of_its_whole(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, end: str
+) -> None:
+    draw = random.Random(f"{tokenizer}{end}")
+    analyse = analyser_of(Analysis(tokenizer))
+    texts = [end.join("".join(draw.choices(PIECES, k=3)) for _ in range(60)) for _ in range(20)]
+    whole = [analyse([text])[0] for text in texts]
+    monkeypatch.setattr(text_analysis, "PART_CHARS_MAX", 200)
+    assert [analyse([text])[0] for text in texts] == whole
+    assert analyse(texts) == whole
+
+
+def test_other_threads_go_on_while_a_long_text_is_analysed() -> None:
+    """Lance takes the square of the length of a text without blanks, and keeps Python's lock."""
+    draw = random.Random(1)
+    text = "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(200_000))
+    with Heartbeat() as beat:
+        (words,) = analyser_of(Analysis())([text])
+    assert words is not None
+    assert beat.longest_s < beat.took_s / 2
+
+
+def test_n_grams_are_those_of_lance() -> None:
+    draw = random.Random(5)
+    alphabet = (
+        "ab \n\t.\xc9\xdf\u03a3\u03c2\u0130\u0131\ufb01\ufdfa\u4e2d\U0001f600e\u0301\u200b\u3000\u01c4\xbd\xd8AZ09_"
+    )
+    for _ in range(500):
+        least = draw.randrange(1, 5)
+        analysis = Analysis(
+            Tokenizer.NGRAM,
+            lower_case=draw.random() < 0.7,
+            ascii_folding=draw.random() < 0.7,
+            max_token_length=draw.choice((2, 3, 5, 8, 40)),
+            min_ngram=least,
+            max_ngram=least + draw.randrange(4),
+            prefix_only=draw.random() < 0.2,
+        )
+        text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(14)))
+        tokens = lance.tokenize(
+            text,
+            base_tokenizer="ngram",
+            max_token_length=analysis.max_token_length,
+            lower_case=analysis.lower_case,
+            ascii_folding=analysis.ascii_folding,
+            stem=False,
+            remove_stop_words=False,
+            min_ngram_length=analysis.min_ngram,
+            max_ngram_length=analysis.max_ngram,
+            prefix_only=analysis.prefix_only,
+        )
+        found = [word for word in ("".join(each.text.split()) for each in tokens) if word]
+        assert analyser_of(analysis)([text]) == [f" {' '.join(found)} " if found else None], (text, analysis)
+
+
+def test_n_grams_of_long_texts_hold_nobody_up_and_are_bounded() -> None:
+    analysis = Analysis(Tokenizer.NGRAM, min_ngram=2, max_ngram=8)
+    most = text_analysis.GRAMS_MAX // 7
+    with Heartbeat() as beat:
+        (words,) = analyser_of(analysis)(["abcdefg " * (most // 8)])
+    assert words is not None
+    assert beat.longest_s < max(0.5, beat.took_s / 2)
+    with pytest.raises(InvalidRequest, match="n-grams"):
+        analyser_of(analysis)(["x" * (most + 10)])

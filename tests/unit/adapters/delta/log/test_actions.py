@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iscp.adapters.delta.log import actions as bounds
 from iscp.adapters.delta.log.action_fields import find_unclear
 from iscp.adapters.delta.log.actions import parse_actions, statistics_of
 from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_changed_files, read_commit, statistics_added
@@ -23,6 +24,7 @@ from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.core.values.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.commit_files import commit_path
+from tests.fakes.heartbeat import Heartbeat
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 ADD = {"path": "a", "size": 1, "dataChange": True, "partitionValues": {}}
@@ -234,3 +236,36 @@ def test_a_greatest_text_that_may_have_been_cut_is_no_end(tmp_path: Path) -> Non
     commit_path(uri, 1).write_text(json.dumps({"add": {**ADD, "stats": json.dumps(stats)}}))
     assert not held.lack({"name": ("x" * 33, "x" * 40)}, 1)
     assert held.lack({"name": ("xy", "z")}, 1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "content", "why"),
+    [
+        ("LINE_BYTES_MAX", b'{"commitInfo":{"a":"' + b"x" * 100 + b'"}}', "line 1, has more than 50 bytes"),
+        ("LINES_MAX", b"{}\n" * 60, "has more than 50 lines"),
+        ("LINES_MAX", b"{}\r" * 60, "has more than 50 lines"),
+        ("VALUES_MAX", b'{"commitInfo":{"a":[' + b"{}," * 12 + b"{}]}}", "has more than 50 values"),
+    ],
+)
+def test_a_commit_that_takes_too_long_or_too_much_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, bound: str, content: bytes, why: str
+) -> None:
+    parse_actions(content, "/t/_delta_log/3.json")
+    monkeypatch.setattr(bounds, bound, 50)
+    with pytest.raises(StorageError, match=why):
+        parse_actions(content, "/t/_delta_log/3.json")
+
+
+def test_lines_end_as_they_did() -> None:
+    ends = (b"\n", b"\r\n", b"\r", b"\n\n", b"\r\r\n")
+    content = b"".join(json.dumps({"add": {"path": str(each)}}).encode() + end for each, end in enumerate(ends))
+    assert [each["add"]["path"] for each in parse_actions(content, "x")] == ["0", "1", "2", "3", "4"]
+
+
+def test_other_threads_go_on_while_a_commit_is_parsed() -> None:
+    """A lease is renewed between two lines at the latest, and a line is bounded."""
+    tags = ",".join(f'"key{number}":"v"' for number in range(60_000))
+    content = (f'{{"add":{{"path":"a","tags":{{{tags}}}}}}}\n' * 16).encode()
+    with Heartbeat() as beat:
+        assert len(parse_actions(content, "x")) == 16
+    assert beat.longest_s < beat.took_s / 2
