@@ -16,6 +16,7 @@ import grpc
 from iscp.adapters.etcd import descriptors as pb
 from iscp.adapters.etcd.etcd_errors import EtcdFault, EtcdRefusedError, EtcdUnavailable, fault_of, translated
 from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.system.process_fork import OwnProcess
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.endpoint import Tls
 from iscp.adapters.tls.renewing_channel import secure_channel
@@ -106,6 +107,7 @@ class Channels:
         self._lock = threading.Lock()
         self._token_lock = threading.Lock()
         self._closed = threading.Event()
+        self._own = OwnProcess("etcd")
         self.watch_events = 0
 
     def count_events(self, events: int) -> None:
@@ -119,7 +121,7 @@ class Channels:
 
     def close(self) -> None:
         self._closed.set()
-        for endpoint in self._endpoints:
+        for endpoint in self._endpoints if self._own.is_this else ():  # in a fork it would wait for threads of another
             endpoint.close()
 
     def pause(self, pause_s: float) -> None:
@@ -173,6 +175,7 @@ class Channels:
             return self._endpoints[self._current]
 
     def _refuse_if_closed(self, cause: Exception | None = None) -> None:
+        self._own.require()
         if self.closed:
             raise EtcdUnavailable("the client is closed") from cause
 

@@ -11,10 +11,10 @@ from iscp.adapters.delta.log.commits import newest_commit
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.storage.process_fork import refuse_fork
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.process_fork import Before, refuse_fork
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import index_services
 from iscp.bootstrap.iteration_parts import TableAccess
@@ -206,7 +206,7 @@ class LocalEngine:
     def _require_usable(self) -> None:
         if self._closed:
             raise InvalidRequest("is closed", field="lake", remedy="Use it before, or make another by iscp.local()")
-        refuse_fork("lake")
+        refuse_fork("lake", Before.TABLES, Before.INDEXES)
 
     def _requested(self, wanted: Wanted) -> RequestedJob:
         try:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from iscp.adapters.system.process_fork import Before, refuse_fork
+
 T = TypeVar("T")
 
 IDLE_MAX = 8
@@ -23,7 +25,11 @@ class Pool(Generic[T]):
 
     @contextmanager
     def lend(self) -> Iterator[T]:
-        """Lend one for the `with` block, which nobody else has meanwhile; it is dropped where the block raises."""
+        """Lend one for the `with` block, which nobody else has meanwhile; it is dropped where the block raises.
+
+        Raises InvalidRequest in a fork of a process that has read tables.
+        """
+        refuse_fork("changefeed", Before.TABLES)
         with self._lock:
             one = self._idle.pop() if self._idle else None
         if one is None:

@@ -21,6 +21,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import NoReturn, assert_never
 
+from iscp.core.api.search_views import SEARCH_TEXT_CHARS_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import shown
 from iscp.index.model.query import (
@@ -39,9 +40,6 @@ from iscp.index.model.query import (
     boosted,
     leaves,
 )
-
-QUERY_CHARS_MAX = 8_000
-"""Characters of a query; a longer one is refused."""
 
 CLAUSES_MAX = 256
 """Words and phrases of a query; one with more of them is refused."""
@@ -102,9 +100,11 @@ def parse_query(text: str, columns: Sequence[str]) -> Query:
     """
     if not columns:
         raise InvalidRequest("there are no columns to search in", about=_FIELD, remedy="Name text columns of the index")
-    if len(text) > QUERY_CHARS_MAX:
+    if len(text) > SEARCH_TEXT_CHARS_MAX:
         raise InvalidRequest(
-            f"has {len(text)} characters, more than {QUERY_CHARS_MAX}", field=_FIELD, remedy="Search for less at a time"
+            f"has {len(text)} characters, more than {SEARCH_TEXT_CHARS_MAX}",
+            field=_FIELD,
+            remedy="Search for less at a time",
         )
     if (found := re.search("[\ud800-\udfff]", text)) is not None:
         _refuse("is half a character, which no text has", found.start(), "Leave it out")

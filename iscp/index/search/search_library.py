@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from iscp.adapters.system.process_fork import Before, refuse_fork
 from iscp.core.api.search_views import VECTOR_NUMBERS_MAX, WAIT_S, SearchAnswer, SearchRequest, SearchWeights
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.search.found_hits import FoundHits, key_columns, rows_at, shown_columns
@@ -149,6 +150,7 @@ class _Opened:
 
 
 def _opened(request: SearchRequest, embedder_of: EmbedderOf) -> _Opened:
+    refuse_fork("search", Before.INDEXES)
     ready = open_ready(request.uri, request.min_version, request.wait_s)
     searched = SearchedIndex(ready.index)
     columns = shown_columns(searched, request.columns)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.spark.jars import log_store_jar
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE, session_conf, shuffle_partitions
+from iscp.adapters.system.process_fork import Before, refuse_fork
 from iscp.core.settings.session_needs import (
     DEFAULT_FILES,
     JARS,
@@ -67,6 +68,7 @@ class GivenSpark:
 
     def __init__(self, spark: SparkSession) -> None:
         """Raise InvalidRequest (`spark`) with all that the session lacks, and with the lines that add it."""
+        refuse_fork("spark", Before.SPARK)
         _require_classic(spark)
         self._spark = spark
         self._ended = threading.Event()

@@ -10,6 +10,7 @@ import grpc
 
 from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
 from iscp.adapters.grpc.channel.caller_token import GivenToken
+from iscp.adapters.system.process_fork import Before, refuse_fork
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.core.values.errors import Canceled, InvalidRequest
 from iscp.ports.system import Clock
@@ -37,6 +38,7 @@ class AsyncCaller(CallerBase):
     ) -> None:
         super().__init__(endpoint, timeout_s, tls, token, notice, wait_for_ready, clock)
         self._sleep = sleep
+        refuse_fork("client", Before.ASYNCIO)
         self._loop = _running_loop()
         self.channel = self._open_channels(grpc.aio)
 
@@ -71,6 +73,7 @@ class AsyncCaller(CallerBase):
             self._refuse_misuse()
 
     def _refuse_misuse(self) -> None:
+        refuse_fork("client", Before.ASYNCIO)
         self._refuse_closed()
         if _running_loop() is not self._loop:
             raise InvalidRequest(

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iscp.core.api.search_views import SEARCH_TEXT_CHARS_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.query import Boolean, Fuzzy, Phrase, Prefix, Query, Words, boolean
-from iscp.index.model.query_syntax import CLAUSES_MAX, GROUP_DEPTH_MAX, QUERY_CHARS_MAX, parse_query, to_text
+from iscp.index.model.query_syntax import CLAUSES_MAX, GROUP_DEPTH_MAX, parse_query, to_text
 
 COLUMNS = ("Title", "body")
 TITLE = ("Title",)
@@ -152,9 +153,9 @@ def test_bounds_hold() -> None:
     assert parse_query("(" * deep + "a" + ")" * deep, COLUMNS) == words("a")
     with pytest.raises(InvalidRequest, match="at character 21: more than 20 parentheses"):
         parse_query("(" * (deep + 1) + "a" + ")" * (deep + 1), COLUMNS)
-    assert parse_query("a" * QUERY_CHARS_MAX, COLUMNS) == words("a" * QUERY_CHARS_MAX)
+    assert parse_query("a" * SEARCH_TEXT_CHARS_MAX, COLUMNS) == words("a" * SEARCH_TEXT_CHARS_MAX)
     with pytest.raises(InvalidRequest, match="has 8001 characters, more than 8000"):
-        parse_query("a" * (QUERY_CHARS_MAX + 1), COLUMNS)
+        parse_query("a" * (SEARCH_TEXT_CHARS_MAX + 1), COLUMNS)
 
 
 SIGNS = st.sampled_from([*'ab 数é+-!()":^~*?\\[]{}/<>=&|.12', " AND ", " OR ", " NOT ", "title:", "body:(", "^2"])
@@ -214,5 +215,5 @@ def test_a_tree_has_a_text_that_gives_it_back(tree: Query) -> None:
 def test_the_time_grows_with_the_length_alone(part: str) -> None:
     start = time.process_time()
     with pytest.raises(InvalidRequest):
-        parse_query((part * QUERY_CHARS_MAX)[:QUERY_CHARS_MAX], COLUMNS)
+        parse_query((part * SEARCH_TEXT_CHARS_MAX)[:SEARCH_TEXT_CHARS_MAX], COLUMNS)
     assert time.process_time() - start < 1
