@@ -149,6 +149,8 @@ class Cluster:
 
     root: Path
     mark: str = field(default_factory=lambda: uuid4().hex)
+    within: Sequence[str] = ()
+    """The command that runs nodes, where another one does."""
     _etcd: Process | None = None
     _node: Process | None = None
     _client: Client | None = None
@@ -210,7 +212,7 @@ class Cluster:
         config.write_text(to_toml(node_config(self.layout, ports, node_id, number)))
         log = self.layout.node_log(node_id)
         variables = node_environ(os.environ) | QUICK | {MARK: self.mark, **environ}
-        return Process(spawn(node_command(config), log, variables), log)
+        return Process(spawn([*self.within, *node_command(config)], log, variables), log)
 
     def wait_serving(self) -> None:
         def serving() -> bool:

@@ -245,7 +245,7 @@ def test_a_watch_that_may_not_follow_directories_says_so_and_probes(project: Pro
     child.send_signal(signal.SIGTERM)
     _, err = child.communicate(timeout=TIMEOUT_S)
     assert child.returncode == 0
-    assert "notices.ended" in err
+    assert "notices.refused" in err
     assert "fs.inotify.max_user_watches" in err
 
 

@@ -124,7 +124,7 @@ def test_one_job_from_register_to_delete_by_the_command_line(
     assert (status["state"], status["reason"], status["applied_version"]) == ("completed", "none", version)
     assert status["job_id"] == created["job_id"]
     assert status["status"]["error_code"] == 0
-    assert status["lag_s"] == 0.0
+    assert status["lag_least_s"] == 0.0
     assert by_gateway(gateway, "GetJob", {"job": {"table": source, "name": "copy"}})["job_id"] == created["job_id"]
     assert json.loads(receiver.received[0].body)["kind"] == "owner_changed"
     history = by_command(node, "job", "history", source, "copy").json
@@ -406,7 +406,7 @@ def test_a_copied_table_has_jobs_and_a_lag_of_its_own(node: Cluster, source: str
     node.settle(on_copy)
     ahead, there = node.status(job), node.status(on_copy)
     assert (ahead.source_version, there.source_version, there.applied_version) == (versions[-1], 0, 0)
-    assert (ahead.lag_s, there.lag_s) == (0.0, 0.0)
+    assert (ahead.lag_least_s, there.lag_least_s) == (0.0, 0.0)
     assert_equal(job.target, read(source))
     assert_equal(on_copy.target, read(on_copy.source))
     append(on_copy.source, rows(5_000, 1))

@@ -212,7 +212,7 @@ class DirectoryNotices:
     def _report(self, error: OSError) -> None:
         if not self._refused:
             self._refused = True
-            log.warning("notices.refused", extra={"error": str(error), "remedy": REMEDY})
+            log.error("notices.refused", extra={"error": str(error), "remedy": REMEDY})
 
 
 class _Inotify:
