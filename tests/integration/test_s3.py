@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 import obstore
 import pyarrow as pa
@@ -38,10 +41,11 @@ from iscp.core.job.job_row import LogEntry
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
 from iscp.core.values.watermark import Watermark
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, DeletionOrder, StagedState
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.log_program import job
-from tests.fakes.s3 import FakeS3, asking
+from tests.fakes.s3 import FakeS3, asking, s3_server
 
 
 @pytest.fixture
@@ -211,6 +215,38 @@ def test_rows_of_a_target_are_marked_as_gone(uri: str) -> None:
 
 def tag(seq: int, base: int) -> CommitTag:
     return CommitTag(seq, "j", "s", -1, Watermark(), 1, base, f"a{seq}", "tail")
+
+
+def as_rows(table: pa.Table) -> Rows:
+    def make_frame() -> NoReturn:
+        raise AssertionError("Spark is not needed")
+
+    return Rows(make_frame, lambda: table)
+
+
+def test_a_commit_whose_answer_was_lost_is_ones_own_and_keeps_its_files(tmp_path: Path) -> None:
+    """The store has done what it answers by a fault, and refuses the repetition as another's."""
+    columns = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    with s3_server(tmp_path / "log", fault="lose-answers") as lossy, asking(lossy):
+        note = lossy.uri("tables/note")
+        assert [files.create(note, b"1") for _ in range(2)] == [True, False]
+        marked = lossy.uri("tables/marked")
+        create_target(marked, columns, VECTORS, tag(1, -1))
+        writer = BagWriter(marked)
+        assert writer.change(rows(1, 2).append_column(WEIGHT, pa.array([1, 1], pa.int64())), tag(2, 0)) == 2
+        assert writer.change(rows(1).append_column(WEIGHT, pa.array([-1], pa.int64())), tag(3, 1)) == 1
+        plain = lossy.uri("tables/plain")
+        sink = DeltaSink(plain, EnvironmentFailpoints({}))
+        at = sink.claim(json.dumps(columns), tag(1, -1), first=True)
+        at = sink.append(as_rows(rows(2)), tag(2, at.base_version), OpenGuard())
+        assert (at.seq, sink.renew(tag(3, at.base_version)) is not None) == (2, True)
+        with pytest.raises(Conflict):
+            DeltaSink(plain, EnvironmentFailpoints({})).append(
+                as_rows(rows(9)), replace(tag(3, at.base_version), attempt="another"), OpenGuard()
+            )
+        for each in (marked, plain):
+            held = pa.table(QueryBuilder().register("t", DeltaTable(each)).execute("SELECT id FROM t").read_all())
+            assert held["id"].to_pylist() == [2]
 
 
 def test_ranges_of_a_build_are_counted_once(uri: str) -> None:

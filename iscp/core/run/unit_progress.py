@@ -17,6 +17,8 @@ TRIES_MAX = 4
 RETRY_BASE_S = 0.5
 """Seconds before the second try of a job; each further one waits twice as long."""
 
+_CAME_LATE = "the answer to its commit was lost"
+
 _ENDED = frozenset({ErrorCode.CANCELED, ErrorCode.TIMEOUT})
 
 
@@ -38,8 +40,14 @@ class JobProgress:
     def take(self, outcome: JobOutcome, seconds: float) -> None:
         """Take in what came of an iteration, which took `seconds` for all its jobs."""
         before, self.retry_s = self.row.watermark, 0.0
+        # Of an iteration that failed the commit may have come to be when its answer was lost.
+        came_late = outcome.ok and not outcome.committed and self._failures > 0 and outcome.seq > self.row.seq
         self.row = self.row._replace(watermark=outcome.watermark, seq=outcome.seq)
         self._count(outcome, seconds)
+        if came_late:
+            self.result = replace(
+                self.result, state=ResultState.UPDATED, reason=_CAME_LATE, iterations=self.result.iterations + 1
+            )
         if not outcome.ok:
             self._fail(outcome)
             return

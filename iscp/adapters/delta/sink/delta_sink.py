@@ -9,8 +9,9 @@ claims and the publishing of staged files go through deltalake, which commits at
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from deltalake.transaction import AddAction
@@ -49,7 +50,7 @@ from iscp.adapters.delta.storage.target_notes import read_note, write_note
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.usage import UsagePart
-from iscp.core.values.errors import Conflict
+from iscp.core.values.errors import Conflict, EngineError, StorageError, TableNotFound
 from iscp.core.values.watermark import Position
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Compared, Deleted, DeletionOrder, Manifest
@@ -60,6 +61,8 @@ from iscp.ports.work_timer import charged_as, charging, leave_to_spark
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 _CDF = {"delta.enableChangeDataFeed": "true"}
 
@@ -105,7 +108,7 @@ class DeltaSink:
         elif table_exists(self._uri):
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
-            with delta_faults(f"create {self._uri}"):
+            with self._doubted(tag), delta_faults(f"create {self._uri}"):
                 properties = PROPERTIES | (_CDF if with_cdf else {}) | (VECTORS if marks_rows else {})
                 create_target(self._uri, plain(json.loads(schema_json)), properties, tag)
         return self._confirm_commit(tag)
@@ -153,11 +156,12 @@ class DeltaSink:
     @charged_as(UsagePart.COMMIT)
     def append(self, rows: Rows, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
-        if not self._append_directly(rows, tag):
-            frame = rows.frame
-            if not self.schema_matches(frame.schema.json()):
-                frame = conformed(frame, self._load_columns().schema)
-            append_by_spark(frame, self._uri, tag, rows.reread)
+        with self._doubted(tag):
+            if not self._append_directly(rows, tag):
+                frame = rows.frame
+                if not self.schema_matches(frame.schema.json()):
+                    frame = conformed(frame, self._load_columns().schema)
+                append_by_spark(frame, self._uri, tag, rows.reread)
         return self._confirm_commit(tag)
 
     def _append_directly(self, rows: Rows, tag: CommitTag) -> bool:
@@ -181,7 +185,8 @@ class DeltaSink:
         if found.way is Way.WIDEN:
             self._columns = None
             enable_features(found.frame.sparkSession, self._uri, found.frame.schema)
-        append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
+        with self._doubted(tag):
+            append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
         return self._confirm_commit(tag)
 
     def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
@@ -219,7 +224,8 @@ class DeltaSink:
         self._ready_to_commit(guard)
         self._columns = None
         enable_features(frame.sparkSession, self._uri, frame.schema)
-        overwrite_by_spark(frame, self._uri, tag)
+        with self._doubted(tag):
+            overwrite_by_spark(frame, self._uri, tag)
         return self._confirm_commit(tag)
 
     @charged_as(UsagePart.COMMIT)
@@ -227,9 +233,10 @@ class DeltaSink:
         """Upsert and delete by key; null equals null."""
         self._ready_to_commit(guard)
         table = rows.table
-        if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
-            leave_to_spark(f"rows are merged into {self._uri} by Spark", unless_known=table is None)
-            merge_by_spark(session, self._uri, rows.frame, key, tag, rows.reread)
+        with self._doubted(tag):
+            if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
+                leave_to_spark(f"rows are merged into {self._uri} by Spark", unless_known=table is None)
+                merge_by_spark(session, self._uri, rows.frame, key, tag, rows.reread)
         return self._confirm_commit(tag)
 
     @charged_as(UsagePart.COMMIT)
@@ -239,8 +246,9 @@ class DeltaSink:
         if not key:
             return self.append(Rows(lambda: frame.drop(OP)), tag, guard)
         self._ready_to_commit(guard)
-        # A row that matches nothing is inserted, whatever there is.
-        merge_by_spark(session, self._uri, frame, key, tag, only_where=f" AND s.{OP} <> 'n'")
+        with self._doubted(tag):
+            # A row that matches nothing is inserted, whatever there is.
+            merge_by_spark(session, self._uri, frame, key, tag, only_where=f" AND s.{OP} <> 'n'")
         return self._confirm_commit(tag)
 
     def stage(self, rows: Rows, tag: CommitTag) -> Manifest:
@@ -292,9 +300,25 @@ class DeltaSink:
 
     def _commit_actions(self, actions: Sequence[AddAction], mode: str, tag: CommitTag) -> None:
         """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
-        with delta_faults(f"commit seq {tag.seq} to {self._uri}"):
+        with self._doubted(tag), delta_faults(f"commit seq {tag.seq} to {self._uri}"):
             table = open_delta(self._uri, version=tag.base_version)
             table.create_write_transaction([*actions], mode, table.schema(), commit_properties=commit_properties(tag))
+
+    @contextmanager
+    def _doubted(self, tag: CommitTag) -> Iterator[None]:
+        """Pass over a fault of a commit that is there none the less: the answer to it was lost, or what came after it
+        has failed.
+
+        A store that answers a write by 500 may have done it, and refuses its repetition as another writer's.
+        """
+        try:
+            yield
+        except (Conflict, StorageError, EngineError) as error:
+            with suppress(StorageError, TableNotFound):
+                if self._reader.find(tag) is not None:
+                    log.info("commit.answer_lost", extra={"table": self._uri, "seq": tag.seq, "error": str(error)})
+                    return
+            raise
 
     def _confirm_commit(self, tag: CommitTag) -> Position:
         """Return the position after our commit; raises Conflict if another writer's carries the seq."""

@@ -238,14 +238,19 @@ class PositionReader:
 
     def confirm(self, tag: CommitTag) -> int:
         """Return the version of the commit with this tag, once it was made; raises Conflict if it does not count."""
-        # Delta skips a seq silently that another writer has committed already: only the log says whose it is.
-        winner = next((each for each in commits_after(self._uri, tag.base_version) if each.seq == tag.seq), None)
-        if winner is None or (ours := _ours(winner)) is None or ours.attempt != tag.attempt:
+        if (winner := self.find(tag)) is None:
             raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
         if not counts(self._uri, winner.version):
             raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
         count_work(bytes_written=winner.bytes_written)
         return winner.version
+
+    def find(self, tag: CommitTag) -> Commit | None:
+        """Return the commit with this tag; None: there is none. Raises StorageError."""
+        # Delta skips a seq silently that another writer has committed already: only the log says whose it is.
+        winner = next((each for each in commits_after(self._uri, tag.base_version) if each.seq == tag.seq), None)
+        ours = _ours(winner) if winner is not None else None
+        return winner if ours is not None and ours.attempt == tag.attempt else None
 
 
 def _identity(table: DeltaTable) -> tuple[str, Any, list[str]]:

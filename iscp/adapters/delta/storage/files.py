@@ -119,24 +119,38 @@ def _read_at(handle: int, begin: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+_WRITER = "iscp-writer"
+"""Metadata of an object: who has written it, as the log store of Spark's commits has it too."""
+
+
 def create(path: str, content: bytes) -> bool:
-    """Write a file if none of its name is there, in one atomic step; False: there is one.
+    """Write a file if none of its name is there, in one atomic step; False: there is one of somebody else.
 
     On a local path it outlives a power loss then, but for its name: that takes a `sync` of the directory.
     """
     if path.startswith(S3):
-        client, key = _client_of(path)
-        try:
-            with _s3_faults():
-                obstore.put(client, key, content, mode="create")
-        except FileExistsError:
-            return False
-        return True
+        return _create_object(*_client_of(path), content)
     try:
         with write_beside(path, content) as hidden:
             os.link(hidden, path)  # one system call that fails where the name is taken, for all processes (ADR 2)
     except FileExistsError:
         return False
+    return True
+
+
+def _create_object(client: S3Store, key: str, content: bytes) -> bool:
+    writer = uuid.uuid4().hex
+    try:
+        with _s3_faults():
+            obstore.put(client, key, content, attributes={_WRITER: writer}, mode="create")
+    except OSError as error:
+        # A put whose answer was lost is repeated, and then finds the object that it has made.
+        with suppress(OSError), _s3_faults():
+            if obstore.get(client, key, options={"head": True}).attributes.get(_WRITER) == writer:
+                return True
+        if isinstance(error, FileExistsError):
+            return False
+        raise
     return True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from iscp.core.job.iteration import DataType, JobOutcome
@@ -43,6 +45,22 @@ def test_a_job_that_wrote_nothing_is_current() -> None:
     assert made.ended
     assert made.result.state is ResultState.CURRENT
     assert made.result.to_version == 6
+
+
+def test_a_commit_whose_answer_was_lost_is_an_update_when_the_next_try_finds_it() -> None:
+    made = progress()
+    made.take(replace(outcome(2, code=int(ErrorCode.STORAGE)), seq=3), 0.1)
+    made.take(outcome(5, committed=False), 0.1)
+    assert made.ended
+    assert (made.result.state, made.result.to_version, made.result.iterations) == (ResultState.UPDATED, 5, 1)
+    assert "answer" in made.result.reason
+
+
+def test_a_failure_before_any_commit_leaves_a_job_current() -> None:
+    made = progress()
+    made.take(replace(outcome(2, code=int(ErrorCode.STORAGE)), seq=4), 0.1)
+    made.take(outcome(5, committed=False), 0.1)
+    assert made.result.state is ResultState.CURRENT
 
 
 def test_a_job_goes_on_by_versions_and_by_steps_of_one() -> None:
