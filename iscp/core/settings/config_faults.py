@@ -14,6 +14,7 @@ from iscp.core.settings.openlineage_config import openlineage_faults
 from iscp.core.settings.setting_list import Setting
 from iscp.core.settings.tracing_config import tracing_faults
 from iscp.core.values.access_roles import is_account
+from iscp.core.values.argument_checks import unwritten_sign
 from iscp.core.values.setting_faults import URL, SettingFault, is_loopback, url_fault
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
@@ -218,6 +219,8 @@ def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
     written = [("log.uri", config.log.uri)]
     written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
     for path, uri in written:
+        if fault := unwritten_sign(uri):
+            yield SettingFault.about(path, *fault)
         if uri.startswith(("s3://", "s3a://")) and not s3.used:
             yield SettingFault.about(path, f"{uri} lies on S3", "Set storage.s3.region")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -76,6 +77,18 @@ def require_unicode(text: str, field: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"is {shown(text)}: must be a text that UTF-8 can hold", field=field) from error
+
+
+_UNWRITTEN = re.compile(r"[\x01-\x1f\x7f\[\]^|]")
+"""The signs in the path of a table or a directory above it with which delta-rs does not write, but panics."""
+
+
+def unwritten_sign(uri: str) -> tuple[str, str] | None:
+    """Return what is wrong with a place that is to be written to, and what to do; None: nothing is."""
+    if (found := _UNWRITTEN.search(uri)) is None:
+        return None
+    what = f"{uri!r} has a {found[0]!r}, with which delta-rs writes nothing"
+    return what, "Choose a place without [ ] ^ | and control characters in its path"
 
 
 def refuse_missing_parent(parent: str, field: str) -> None:

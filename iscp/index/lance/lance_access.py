@@ -17,7 +17,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.dataset_guard import guard_dataset
 from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
-from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, storage_error, storage_faults
+from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, is_panic, storage_error, storage_faults
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
 from iscp.core.values.untrusted_values import first_line
@@ -37,9 +37,6 @@ are read again in two milliseconds.
 os.environ.setdefault("LANCE_LOG", "error")
 
 _NOT_FOUND = ("was not found", "Not found:")
-
-_PANIC = "pyo3_runtime.PanicException"
-"""What a panic of Rust's becomes: no Exception, so that it would end the thread, and there is no name to import."""
 
 _FOREIGN = (OSError, ValueError, RuntimeError, ArithmeticError, MemoryError, ArrowException)
 
@@ -96,7 +93,7 @@ def lance_faults(what: str) -> Iterator[None]:
     except _FOREIGN as error:
         raise storage_error(error, f"cannot {what}", first_line(error)[:MESSAGE_LENGTH_MAX]) from error
     except BaseException as error:
-        if f"{type(error).__module__}.{type(error).__qualname__}" != _PANIC:
+        if not is_panic(error):
             raise
         why = f"Lance gave up: {first_line(error)}"[:MESSAGE_LENGTH_MAX]
         remedy = "Have the index rebuilt by `iscp-admin job resync`: a file of it is damaged"

@@ -15,6 +15,7 @@ from iscp.adapters.delta.storage.regular_files import REFUSED_REMEDY, RefusedFil
 from iscp.core.values.errors import (
     Conflict,
     ErrorCode,
+    PermanentError,
     StorageError,
     TableNotFound,
 )
@@ -58,9 +59,20 @@ def storage_faults(what: str) -> Iterator[None]:
         raise storage_error(error, f"cannot {what}", error.strerror, remedy) from error
 
 
+_PANIC = "pyo3_runtime.PanicException"
+"""What a panic of Rust's becomes: no Exception, so that it would end the thread, and there is no name to import."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether a library in Rust has given up, and not said why by an error of its own."""
+    return f"{type(error).__module__}.{type(error).__qualname__}" == _PANIC
+
+
 @contextmanager
 def delta_faults(what: str) -> Iterator[None]:
-    """Turn what deltalake raises into Conflict, TableNotFound or StorageError."""
+    """Turn what deltalake raises into Conflict, TableNotFound or StorageError, and its panics into PermanentError: they
+    come back whenever it is tried again.
+    """
     try:
         yield
     except CommitFailedError as error:
@@ -71,6 +83,14 @@ def delta_faults(what: str) -> Iterator[None]:
         raise TableNotFound(f"cannot {what}: there is no Delta table", remedy="Check the path") from error
     except (DeltaError, OSError) as error:
         raise storage_error(error, what) from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise PermanentError(
+            f"{what}: delta-rs gave up: {str(error)[:MESSAGE_LENGTH_MAX]}",
+            remedy="Check the table's path and its log for what is unusual",
+            code=ErrorCode.TABLE_UNREADABLE,
+        ) from error
 
 
 class _Spent(threading.local):

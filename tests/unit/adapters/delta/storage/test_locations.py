@@ -10,8 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import commit_file, table_exists
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import local_path, place, refuse_no_path, s3_place
-from iscp.core.values.errors import InvalidRequest
+from iscp.adapters.delta.storage.table_place import missing_parent
+from iscp.core.values.errors import InvalidRequest, PermanentError
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,42 @@ def test_blanks_and_signs_are_part_of_a_path(tmp_path: Path) -> None:
     write_deltalake(str(local_path(f"file://{uri}")), pa.table({"a": [1]}))
     assert table_exists(uri)
     assert DeltaTable(uri).to_pyarrow_table().to_pylist() == [{"a": 1}]
+
+
+SIGNS = [chr(code) for code in range(1, 128) if chr(code) not in "/%\\" and not chr(code).isalnum()]
+NAMES = [f"a{sign}b" for sign in (*SIGNS, "é", "e\u0301", "\u202e", "\ufeff", "\u2028", "\x85", "\U0001f600")]
+NAMES += ["a.", "...", "a ", " a", "-", "~", "C:", "{a,b}", "_a", ".a", "x" * 255, "é" * 127]
+
+
+UNWRITTEN = [name for name in NAMES if any(sign in "[]^|\x7f" or ord(sign) < 32 for sign in name)]
+WRITTEN = [name for name in NAMES if name not in UNWRITTEN]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_whatever_is_in_the_name_above_it_a_table_is_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    uri = str(tmp_path / name / "t")
+    assert missing_parent(uri) == ""
+    write_deltalake(uri, pa.table({"a": [0, 1]}))
+    write_deltalake(DeltaTable(uri), pa.table({"a": [1, 1]}), mode="overwrite", predicate="a = 1")
+    assert sorted(DeltaTable(uri).to_pyarrow_table()["a"].to_pylist()) == [0, 1, 1]
+    assert table_exists(uri)
+
+
+@pytest.mark.parametrize("name", UNWRITTEN)
+def test_a_name_that_delta_rs_does_not_write_below_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InvalidRequest, match="delta-rs writes nothing") as refused:
+        missing_parent(str(tmp_path / name / "t"))
+    assert repr(name[1]) in refused.value.message
+    assert "[ ] ^ |" in refused.value.remedy
+
+
+def test_a_panic_of_the_library_is_an_error_that_stays(tmp_path: Path) -> None:
+    (tmp_path / "[x]").mkdir()
+    with pytest.raises(PermanentError, match="delta-rs gave up") as raised, delta_faults("make a table"):
+        write_deltalake(str(tmp_path / "[x]" / "t"), pa.table({"a": [1]}))
+    assert not raised.value.code.temporary
 
 
 @pytest.mark.parametrize("uri", ["s3://lake/a/b", "s3a://lake/a/b", "s3://lake/a/b/", "s3://lake//a//b"])
