@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta.log.actions import is_whole, parse_actions
 from iscp.adapters.delta.log.checkpoints import Checkpoints
-from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file
+from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file, newest_version
 from iscp.adapters.delta.log.next_version import counts
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
@@ -97,15 +97,7 @@ class FeedLog:
         """Return the text that `numbers_of_text` turned into numbers. Raises ConfigurationError where they are no such
         text.
         """
-        length = self.number(_part(name, 0))
-        if length is None:
-            return None
-        parts = [self.number(_part(name, number)) for number in range(1, 1 + _chunks(length))]
-        packed = b"".join((part or 0).to_bytes(_CHUNK_BYTES, "big") for part in parts)[:length]
-        try:
-            return zlib.decompress(packed).decode()
-        except (zlib.error, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"the text {name} of {self._uri} cannot be read: {error}") from error
+        return _text_of(self._uri, name, self.number)
 
     def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> None:
         """Make it the next version, if no other commit is: `find_next` reports it, also after an OSError."""
@@ -188,21 +180,58 @@ class FeedLog:
         self._numbers: dict[str, int | None] = {}
 
     def _read(self, version: int) -> list[dict[str, Any]] | None:
-        """Return the actions of a commit but for its files; None: it is not there."""
-        path = commit_file(self._uri, version)
-        try:
-            content, _ = files.read(path)
-        except FileNotFoundError:
-            return None
-        return parse_actions(content, path, skip=(b'{"add"', b'{"remove"'))
+        return _read_numbered(self._uri, version)
 
     def _take_in(self, actions: Sequence[Mapping[str, Any]]) -> None:
         """Take in the actions of the next version."""
-        txns = (action["txn"] for action in actions if "txn" in action)
-        # Half of a ulid is negative as often as not.
-        self._numbers |= {txn["appId"]: txn["version"] for txn in txns if is_whole(txn.get("version"))}
+        self._numbers |= _numbers_in(actions)
         self.version += 1
         self._stamp = ()
+
+
+def newest_text(uri: str, name: str) -> str | None:
+    """Return a feed's text as its newest commit has left it, without opening the table; None: it has left none.
+
+    `name` is the text's own. Raises TableNotFound, StorageError, ConfigurationError.
+    """
+    with delta_faults(f"read the feed {uri}"):
+        numbers = _numbers_in(_read_numbered(uri, newest_version(uri)) or ())
+    found = [app[: -len(_part("", 0))] for app in numbers if app.endswith(f"/text/{_part(name, 0)}")]
+    return _text_of(uri, found[0], numbers.get) if len(found) == 1 else None
+
+
+def _read_numbered(uri: str, version: int) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit but for its files; None: it is not there."""
+    path = commit_file(uri, version)
+    try:
+        content, _ = files.read(path)
+    except FileNotFoundError:
+        return None
+    return parse_actions(content, path, skip=(b'{"add"', b'{"remove"'))
+
+
+def _numbers_in(actions: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    # Half of a ulid is negative as often as not.
+    txns = (action["txn"] for action in actions if "txn" in action)
+    return {txn["appId"]: txn["version"] for txn in txns if is_whole(txn.get("version"))}
+
+
+def _text_of(uri: str, name: str, number: Callable[[str], int | None]) -> str | None:
+    """Return the text that `numbers_of_text` turned into numbers; None: there is none.
+
+    Raises ConfigurationError where they are no such text.
+    """
+    length = number(_part(name, 0))
+    if length is None:
+        return None
+    try:
+        if length > TEXT_BYTES_MAX:
+            raise OverflowError(f"it has {length} bytes")
+        parts = [number(_part(name, each)) for each in range(1, 1 + _chunks(length))]
+        packed = b"".join((part or 0).to_bytes(_CHUNK_BYTES, "big") for part in parts)[:length]
+        return zlib.decompress(packed).decode()
+    except (zlib.error, UnicodeDecodeError, OverflowError) as error:
+        raise ConfigurationError(f"the text {name} of {uri} cannot be read: {error}") from error
 
 
 def numbers_of_text(name: str, text: str) -> dict[str, int]:

@@ -20,6 +20,7 @@ from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.system.late_imports import F
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
+from iscp.changefeed.table.feed_log import newest_text
 from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
@@ -54,6 +55,8 @@ class DeltaFeedSink:
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         try:
+            if self._table is None and len(keys) == 1 and (text := newest_text(self._uri, keys[0])) is not None:
+                return {keys[0]: text}
             return self._open().texts(keys)
         except TableNotFound:
             self._table = None

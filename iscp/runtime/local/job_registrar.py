@@ -106,7 +106,7 @@ class JobRegistrar:
         source = _unopened(job.table, catalog.locate(job.table))
         row = self._maker.make(job, request.spec_json, source, source.table_id, check=False).row
         consumer = self._ports.open(row)
-        if consumer.settled is None or kind.open_range is not None or kind.held(row.spec.consumer):
+        if consumer.settled is None or kind.held(row.spec.consumer):
             return None
         position = consumer.position(row)
         standing = standing_for_run(position, spec_mark(row.table_uri, row.spec.consumer))
