@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_format import refuse_later
-from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.log.table_opening import drop_false_hint, open_delta
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path
@@ -30,6 +30,7 @@ def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], c
         raise StorageError(f"there is no directory {path.parent}", remedy="Mount or create it")
     try:
         try:
+            drop_false_hint(uri)
             table = open_delta(uri)
         except TableNotFoundError:
             try:

@@ -13,6 +13,7 @@ from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.commits import log_of, version_of
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bounded_parquet import TooLargeError, open_parquet
+from iscp.adapters.delta.storage.regular_files import RefusedFileError
 
 HINT = "_last_checkpoint"
 HINT_BYTES_MAX = 1024**2
@@ -21,20 +22,23 @@ HINT_BYTES_MAX = 1024**2
 CHECKPOINT_GROUP_BYTES_MAX = 1024**3
 """Bytes of memory that a row group of a checkpoint may take here; one that takes more counts as damaged."""
 
+VERSION_MAX = 2**63 - 1
+"""The largest version that a log can have; a hint at a later one is none."""
+
 CHECKED_MAX = 20
 """Commits and checkpoints of a log, the newest, among which is searched for one that deltalake cannot read; older ones
 are left out."""
 
 
-def hinted_version(uri: str) -> int:
-    """Return the version of the newest checkpoint by the log's own hint; -1 if there is no hint, or it names no
-    version.
+def hinted_version(log: str) -> int:
+    """Return the version of the newest checkpoint by the own hint of the log in this directory; -1 if there is no hint,
+    or it names no version. Raises OSError where that cannot be seen.
     """
     try:
-        found = json.loads(files.read_head(f"{log_of(uri)}/{HINT}", HINT_BYTES_MAX)).get("version")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        found = json.loads(files.read_head(f"{log}/{HINT}", HINT_BYTES_MAX)).get("version")
+    except (FileNotFoundError, RefusedFileError, ValueError, AttributeError, RecursionError):
         return -1
-    return found if is_count(found) else -1
+    return found if is_count(found) and found <= VERSION_MAX else -1
 
 
 def damage_of_checkpoints(uri: str) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.log.table_opening import make_checkpoint, open_delta
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Checkpoints:
         try:
             table = open_delta(self._uri)
             if self._only_with.items() <= table.metadata().configuration.items():
-                table.create_checkpoint()
+                make_checkpoint(self._uri, table)
                 table.cleanup_metadata()
         except Exception as error:  # noqa: BLE001  (what was committed is not to look as if it were not)
             log.warning("checkpoint.failed", extra={"table": self._uri, "reason": str(error)})

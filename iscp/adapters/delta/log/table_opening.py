@@ -14,8 +14,9 @@ from deltalake.exceptions import DeltaError
 
 from iscp.adapters.delta.log.add_actions import add_actions_of
 from iscp.adapters.delta.log.checkpointed import HINT, damage_of_checkpoints, hinted_version
-from iscp.adapters.delta.log.commits import log_of
+from iscp.adapters.delta.log.commits import log_of, newest_version
 from iscp.adapters.delta.log.log_guard import guard_log
+from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import REACH, Reach, lies_elsewhere, path_below
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, CheckpointDamagedError
@@ -78,12 +79,13 @@ def _open(uri: str, version: int | None) -> DeltaTable:
 
 
 def _open_before_hint(uri: str, version: int | None, error: DeltaError) -> DeltaTable:
-    """Open a table whose `_last_checkpoint` names a checkpoint that was removed, from an earlier version on.
+    """Open a table whose `_last_checkpoint` names a checkpoint that is not there, from an earlier version on.
 
     Delta's protocol has it as a hint, which other readers do without; deltalake follows it, but for earlier versions.
-    Raises CheckpointDamagedError where that fails too.
+    It may name a version that never was, as where a table was set back by a copy. Raises CheckpointDamagedError where
+    that fails too.
     """
-    before = hinted_version(uri) - 1
+    before = min(hinted_version(log_of(uri)) - 1, newest_version(uri))
     try:
         if before < 0:
             raise error
@@ -93,6 +95,43 @@ def _open_before_hint(uri: str, version: int | None, error: DeltaError) -> Delta
         named = f"{log_of(uri)}/{HINT}"
         raise CheckpointDamagedError(named, "it names a checkpoint that is not there") from error
     return table
+
+
+def drop_false_hint(uri: str) -> None:
+    """Remove the hint of a table that is written here where it names a checkpoint that is not there.
+
+    deltalake's commits make checkpoints, which fail by it when the commit is done: as if it were not. Raises what
+    deltalake raises, TableNotFoundError too, and StorageError.
+    """
+    if hinted_version(log_of(uri)) < 0:
+        return
+    guard_log(uri)
+    try:
+        list_again(partial(DeltaTable, uri, storage_options=table_options(uri)))
+    except DeltaError as error:
+        if _NO_CHECKPOINT not in str(error):
+            raise
+        _remove_hint(uri)
+
+
+def make_checkpoint(uri: str, table: DeltaTable) -> None:
+    """Make a checkpoint of an open table that is written here, which its hint names then. Raises what deltalake
+    raises.
+    """
+    if hinted_version(log_of(uri)) > table.version():
+        _remove_hint(uri)  # deltalake would leave it
+    try:
+        table.create_checkpoint()
+    except DeltaError as error:
+        if _NO_CHECKPOINT not in str(error):
+            raise
+        _remove_hint(uri)
+        table.create_checkpoint()
+
+
+def _remove_hint(uri: str) -> None:
+    log.warning("hint.removed", extra={"table": uri})
+    files.remove(f"{log_of(uri)}/{HINT}")
 
 
 def bring_up(table: DeltaTable) -> None:

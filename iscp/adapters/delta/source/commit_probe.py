@@ -7,11 +7,10 @@ ETag, and time; a new file may get an old inode). If it is not, the log is read 
 
 from __future__ import annotations
 
-import json
 from struct import Struct
 
-from iscp.adapters.delta.log.actions import is_count, text_of
-from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
+from iscp.adapters.delta.log.actions import text_of
+from iscp.adapters.delta.log.checkpointed import hinted_version
 from iscp.adapters.delta.log.commit_head import read_commit_info
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
 from iscp.adapters.delta.storage import files
@@ -116,21 +115,13 @@ def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
 
 def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeState:
     """Return the newest state from the last checkpoint on, if there is one; otherwise the log is listed."""
-    version = _last_checkpoint(log)
+    version = hinted_version(log)
     # A checkpoint from before what was seen may lie behind a gap: cleaned logs have none after it.
-    if version is not None and (seen_version is None or version >= seen_version):
+    if version >= max(0, seen_version or 0):
         stamp = _stamp_of(log, version)
         if stamp:
             return _forward(log, table_uri, ProbeState(version, stamp))
     return _list_newest(log, table_uri)
-
-
-def _last_checkpoint(log: str) -> int | None:
-    try:
-        version = json.loads(files.read(f"{log}/{HINT}", HINT_BYTES_MAX)[0])["version"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return version if is_count(version) else None
 
 
 def _list_newest(log: str, table_uri: str) -> ProbeState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.log.checkpointed import damage_of_checkpoints, hinted_version
-from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, bring_up, list_again, open_delta
+from iscp.adapters.delta.log.checkpoints import Checkpoints
+from iscp.adapters.delta.log.commits import log_of
+from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, bring_up, drop_false_hint, list_again, open_delta
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, delta_faults
 from iscp.core.values.errors import ErrorCode, StorageError
 
@@ -115,10 +118,53 @@ def test_a_hint_that_cannot_be_done_without_is_named(uri: str, hint: str) -> Non
     assert f"{path}, a checkpoint of the table, cannot be read: it names a checkpoint" in raised.value.message
 
 
-@pytest.mark.parametrize("hint", ["", "[]", "{}", '{"version": "1"}', '{"version": -4}', '{"version": true}', "{"])
+SAYS_NOTHING = ("", "[]", "{}", '{"version": "1"}', '{"version": -4}', '{"version": true}', "{", "[" * 100_000)
+SAYS_NOTHING += ('{"version": 2.5}', '{"version": null}', f'{{"version": {10**400}}}', f'{{"version": {2**63}}}')
+
+
+@pytest.mark.parametrize("hint", SAYS_NOTHING, ids=lambda hint: hint[:20])
 def test_a_hint_that_says_nothing_is_none(uri: str, hint: str) -> None:
     Path(uri, "_delta_log", "_last_checkpoint").write_text(hint)
-    assert hinted_version(uri) == -1
+    assert hinted_version(log_of(uri)) == -1
+    assert open_delta(uri).version() == VERSIONS - 1
+
+
+NOT_THERE = (
+    *(json.dumps({"version": version, "size": 1}) for version in (1, VERSIONS - 1, VERSIONS, VERSIONS + 99, 2**63 - 1)),
+    json.dumps({"version": 2, "size": -1, "parts": 3, "checksum": "of nothing"}),
+    json.dumps({"version": 2, "size": 1, "v2Checkpoint": {"path": "gone", "sidecarFiles": [{"path": "gone"}]}}),
+)
+"""Hints at checkpoints that are not there, of versions that are and that are not."""
+
+
+@pytest.mark.parametrize("hint", NOT_THERE)
+@pytest.mark.parametrize("other", [False, True])
+def test_a_hint_at_what_is_not_there_is_done_without(uri: str, hint: str, other: bool) -> None:
+    """`other`: there is an earlier checkpoint, and no commit before it."""
+    if other:
+        DeltaTable(uri, version=0).create_checkpoint()
+        commit(uri, 0).unlink()
+    Path(uri, "_delta_log", "_last_checkpoint").write_text(hint)
+    for version in (None, *range(VERSIONS - 1, 0, -1)):
+        table = open_delta(uri, version)
+        assert table.version() == (VERSIONS - 1 if version is None else version)
+        assert table.to_pyarrow_table()["id"].to_pylist() == list(range(table.version(), -1, -1))
+
+
+@pytest.mark.parametrize("hinted", [0, 1, VERSIONS + 1])
+def test_a_checkpoint_of_ones_own_is_made_whatever_the_hint_says(uri: str, hinted: int) -> None:
+    path = Path(uri, "_delta_log", "_last_checkpoint")
+    path.write_text(json.dumps({"version": hinted, "size": 1}))
+    drop_false_hint(uri)
+    assert not path.exists()
+    path.write_text(json.dumps({"version": max(1, hinted), "size": 1}))
+    made = Checkpoints(uri, 1)
+    made.note_commit(VERSIONS - 1)
+    made.make()
+    assert list(Path(uri, "_delta_log").glob("*.checkpoint.parquet"))
+    assert DeltaTable(uri).version() == VERSIONS - 1
+    drop_false_hint(uri)
+    assert path.exists(), "this one is there"
 
 
 def test_what_is_wrong_elsewhere_is_no_damage_of_a_checkpoint(uri: str) -> None:

@@ -138,6 +138,8 @@ def test_a_last_checkpoint_that_is_broken_or_gone_is_not_believed(table: Table) 
     probe = DeltaProbe()
     (table.log / "_last_checkpoint").write_text("not json")
     assert probe.first_probe(table.uri).version == 2
+    (table.log / "_last_checkpoint").write_text(f'{{"version": {10**400}}}')
+    assert probe.first_probe(table.uri).version == 2
     (table.log / "_last_checkpoint").write_text('{"version": 77}')
     assert probe.first_probe(table.uri).version == 2
 

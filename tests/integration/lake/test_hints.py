@@ -1,0 +1,133 @@
+"""Whatever `_last_checkpoint` says: it is a hint, and tables with all of their commits are read and written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import iscp
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.core.job.job_row import LogEntry
+from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.values.errors import ErrorCode, IscpError
+from tests.fakes.log_program import job
+from tests.selection import in_full
+
+Hint = Callable[[Path, int], object]
+"""Written to a path, in a log with this newest version."""
+
+
+def naming(ahead: int, **fields: object) -> Hint:
+    return lambda path, newest: path.write_text(json.dumps({"version": newest + ahead, "size": 3} | fields))
+
+
+def saying(text: str) -> Hint:
+    return lambda path, _: path.write_text(text)
+
+
+HINTS: dict[str, Hint] = {
+    "the next version": naming(1),
+    "a version of the future": naming(100),
+    "a version without a checkpoint": naming(0),
+    "an earlier one": naming(-1),
+    "a negative one": saying('{"version": -1, "size": 1}'),
+    "a text": saying('{"version": "2", "size": 1}'),
+    "a long number": saying(f'{{"version": {10**400}, "size": 1}}'),
+    "other fields": saying('{"checkpoint": 1}'),
+    "nothing": saying(""),
+    "half of it": saying('{"version": 1,'),
+    "parts that are missing": naming(0, parts=3),
+    "another checksum": naming(0, checksum="0" * 32),
+    "sidecars that are away": naming(0, v2Checkpoint={"path": "x.parquet", "sidecarFiles": [{"path": "y.parquet"}]}),
+    "a directory": lambda path, _: path.mkdir(),
+}
+REFUSED: dict[str, Hint] = {
+    "a pipe": lambda path, _: os.mkfifo(path),
+    "a link": lambda path, _: path.symlink_to("/etc/hostname"),
+    "a gigabyte": lambda path, _: (path.touch(), os.truncate(path, 1 << 30)),
+}
+EACH_TIME = ("a version of the future", "parts that are missing")
+
+
+def put(uri: str, hint: Hint) -> Path:
+    log = Path(uri, "_delta_log")
+    path = log / "_last_checkpoint"
+    path.unlink(missing_ok=True)
+    hint(path, max(int(each.stem) for each in log.glob("*.json")))
+    return path
+
+
+def append(source: str, *ids: int) -> None:
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "v": [f"v{each}" for each in ids]})
+    write_deltalake(DeltaTable(source) if Path(source).exists() else source, rows, mode="append")
+
+
+def refresh(kind: str, source: str, target: str) -> RunResult:
+    with iscp.local() as lake:
+        made = lake.replica if kind == "replica" else lake.changefeed
+        return made(source, target, key=["id"]).refresh()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    uri = str(tmp_path / "source")
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["v1", "v2"]})
+    write_deltalake(uri, rows, configuration={"delta.enableChangeDataFeed": "true"})
+    append(uri, 3)
+    return uri
+
+
+@pytest.mark.parametrize(("kind", "where"), [("replica", "source"), ("replica", "target"), ("changefeed", "target")])
+@pytest.mark.parametrize("hint", in_full(HINTS, but=EACH_TIME))
+def test_a_hint_keeps_no_table_from_being_read_and_written(
+    source: str, tmp_path: Path, kind: str, where: str, hint: str
+) -> None:
+    target = str(tmp_path / "target")
+    assert refresh(kind, source, target).state is ResultState.UPDATED
+    append(source, 4)
+    path = put(source if where == "source" else target, HINTS[hint])
+    assert refresh(kind, source, target).rows == 1
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    found = pa.table(DeltaTable(target).scan())
+    ids = found["id"] if kind == "replica" else pa.chunked_array(found["row"]).combine_chunks().field("id")
+    assert sorted(ids.to_pylist()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("where", ["source", "target"])
+@pytest.mark.parametrize("hint", in_full(REFUSED))
+def test_a_hint_that_may_not_be_opened_is_refused_by_its_name(
+    source: str, tmp_path: Path, where: str, hint: str
+) -> None:
+    target = str(tmp_path / "target")
+    refresh("replica", source, target)
+    append(source, 4)
+    path = put(source if where == "source" else target, REFUSED[hint])
+    with pytest.raises(IscpError, match="_last_checkpoint") as refused:
+        refresh("replica", source, target)
+    assert refused.value.code is ErrorCode.LOG_CORRUPT
+    path.unlink()
+    assert refresh("replica", source, target).state is ResultState.UPDATED
+
+
+@pytest.mark.parametrize("hint", in_full(HINTS, but=EACH_TIME))
+def test_a_hint_keeps_no_owner_from_the_job_log(tmp_path: Path, hint: str) -> None:
+    uri = str(tmp_path)
+    early = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
+    early.claim_term()
+    early.append([LogEntry(job(0), "r0")])
+    put(f"{uri}/iscp_log", HINTS[hint])
+    later = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
+    assert later.claim_term() == 2
+    for number in range(1, 24):  # over a checkpoint
+        later.append([LogEntry(job(number), f"r{number}")])
+    last = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
+    last.claim_term()
+    assert len({row.key.job_name for row in last.load()}) == 24
