@@ -171,10 +171,11 @@ class VectorSearch:
         if are_cached_together(sum(each.physical_rows for each in fresh), self.dimension):
             found = ((each.fragment_id, cached_vectors(self._dataset, each)) for each in fresh)
             cached = {number: rows for number, rows in found if rows is not None}
+        by_number = {each.fragment_id: each for each in fresh}
         scanned = [each for each in fresh if each.fragment_id not in cached]
         for number, living in living_rows(self._dataset, cached, self._condition).items():
             if living is None:
-                scanned.append(self._dataset.get_fragment(number))
+                scanned.append(by_number[number])
                 continue
             rows = cached[number]
             some = rows.content.may_be_nearest(query, living, best.most, self._metric)

@@ -436,7 +436,7 @@ class _HeldFile(io.RawIOBase):
         return found
 
     def read(self, size: int = -1) -> bytes:
-        return self.read_buffer(self._size if size < 0 else size).to_pybytes()
+        return bytes(self.read_buffer(self._size if size < 0 else size))
 
 
 def _chunk(column: Mapping[int, Any]) -> Chunk:
@@ -474,7 +474,7 @@ def _walk_pages(content: memoryview, said: int, column: Any) -> ChunkPages:
             raise
         at += packed
         unpacked = max(unpacked, size)
-        about = header.get(_HEADERS.get(kind, 0))
+        about = header.get(_HEADERS[kind]) if kind in _HEADERS else None
         if about is None:
             continue
         count, encoding = about.get(_VALUES, -1), about.get(_ENCODING_V2 if kind == _DATA_V2 else _ENCODING)

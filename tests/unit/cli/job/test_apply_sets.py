@@ -223,7 +223,7 @@ def wanted_of(service: FakeAdmin) -> list[Wanted]:
 
 
 def test_what_a_project_leaves_out_is_not_pruned(run: Run, service: FakeAdmin, tmp_path: Path) -> None:
-    models = {
+    models: dict[str, dict[str, Any]] = {
         name: {"resource_type": "model", "name": name, "compiled_code": "SELECT id FROM orders", "meta": {"iscp": True}}
         for name in ("m", "n")
     }

@@ -58,9 +58,7 @@ def test_each_piece_is_in_one_range_of_any_tiling(files: list[SnapshotFile], cut
         tiles += children(tile) if depth(tile) < DEPTH_MAX else (tile,)
     ranges = [files_in_range(files, PIECE, tile) for tile in tiles]
     found = sorted(itertools.chain.from_iterable(map(pieces, ranges)))
-    assert found == sorted(
-        (file, each.number) for file in files for each in parts_of(file.path, file.size.bytes, PIECE)
-    )
+    assert found == sorted(all_pieces(files))
     assert len(found) == count_pieces((file.size.bytes for file in files), PIECE)
     counted = [file for file in files if file.size.rows >= 0]
     assert total_size(files_in_range(counted, PIECE, tile).size for tile in tiles) == total_size(

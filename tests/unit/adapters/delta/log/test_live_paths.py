@@ -148,9 +148,9 @@ def moves_of(uri: Path, *actions: tuple[str, str, bool]) -> FileMoves:
         about = OF_FILE | {"path": path, "dataChange": changes}
         marked = {"deletionVector": {**vector, "sizeInBytes": 1, "cardinality": 1}} if vector else {}
         lines.append(json.dumps({kind: about | marked}))
-    path = commit_path(str(uri), 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines))
+    commit_file = commit_path(str(uri), 1)
+    commit_file.parent.mkdir(parents=True, exist_ok=True)
+    commit_file.write_text("\n".join(lines))
     commit = read_commit(str(uri), 1)
     assert commit is not None
     return commit.files
