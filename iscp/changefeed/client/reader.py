@@ -29,12 +29,12 @@ class Page:
 class FeedReader:
     """One reader's hold on the table; not to be used from several threads at once.
 
-    `bytes_max` is that of PageReader.
+    `bytes_max` and `rows_bytes_max` are those of PageReader.
     """
 
-    def __init__(self, table: FeedTable, bytes_max: int | None = None) -> None:
+    def __init__(self, table: FeedTable, bytes_max: int | None = None, rows_bytes_max: int | None = None) -> None:
         self._table = table
-        self._pages = PageReader(table.uri, bytes_max)
+        self._pages = PageReader(table.uri, bytes_max, rows_bytes_max)
         self._probe = DeltaProbe()
         self._probed: ProbeState | None = None
         with delta_faults(f"open the feed {table.uri}"):

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.storage.bounded_parquet import BoundedParquet, TooLargeError, decoded_bytes, open_parquet
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.changefeed.model.ulid import TEXT_CHARS
 from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, groups_between, overlapping
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
@@ -57,16 +58,18 @@ class PageReader:
     """Reads pages, one after the other, of one table; not to be used from several threads at once.
 
     `bytes_max`: a page ends once so many bytes, decoded, were read for it, and what is only read at once and has more
-    is refused; None: there is no bound.
+    is refused; None: there is no bound. `rows_bytes_max`: the bytes that the rows of a page may have, each with its own
+    texts; None: as many.
     """
 
-    def __init__(self, uri: str, bytes_max: int | None = None) -> None:
+    def __init__(self, uri: str, bytes_max: int | None = None, rows_bytes_max: int | None = None) -> None:
         self._uri = uri
         self._listed = FeedFiles()
         self._begun: OrderedDict[str, _OrderedFile] = OrderedDict()
         self._sorted = _Sorted([], "", pa.table({}))
         self._bytes_max = bytes_max
-        self._share = _Share(bytes_max)
+        self._rows_bytes_max = bytes_max if rows_bytes_max is None else rows_bytes_max
+        self._share = _Share(bytes_max, self._rows_bytes_max)
 
     @property
     def held_bytes(self) -> int:
@@ -82,7 +85,7 @@ class PageReader:
             raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", about="limit")
         found: list[pa.Table] = []
         reached, rows = dict(cursor), 0
-        self._share = _Share(self._bytes_max)
+        self._share = _Share(self._bytes_max, self._rows_bytes_max)
         with delta_faults("read a feed"):
             for span in overlapping(self._listed.between(table, cursor)):
                 if rows >= limit or self._share.used_up:
@@ -137,8 +140,9 @@ class PageReader:
 class _Share:
     """The bytes that were read for one page, and those of its rows once each has its own texts."""
 
-    def __init__(self, bytes_max: int | None) -> None:
+    def __init__(self, bytes_max: int | None, rows_bytes_max: int | None) -> None:
         self._bytes_max = bytes_max
+        self._rows_bytes_max = rows_bytes_max
         self._read = self._given = 0
         self._cut = False
 
@@ -156,7 +160,7 @@ class _Share:
         except TooLargeError:
             raise self._too_large(path) from None
         self._read += rows.nbytes
-        return rows
+        return _with_short_ulids(rows)
 
     def all_of(self, rows: pa.Table, path: str) -> pa.Table:
         """Count rows that are only given at once. Raises PermanentError where they have more bytes than a page."""
@@ -167,11 +171,12 @@ class _Share:
 
     def first_of(self, rows: pa.Table, path: str) -> pa.Table:
         """Return the first rows that the page may still have. Raises PermanentError where one has more than a page."""
-        if self._bytes_max is None or not len(rows):
+        if self._rows_bytes_max is None or not len(rows):
             return rows
-        if (size := _bytes_of(rows)) > self._bytes_max - self._given:
+        left = self._rows_bytes_max - self._given
+        if (size := _bytes_of(rows)) > left:
             self._cut = True
-            fit = bisect_right(range(len(rows)), self._bytes_max - self._given, key=lambda n: _bytes_of(rows[: n + 1]))
+            fit = bisect_right(range(len(rows)), left, key=lambda count: _bytes_of(rows[: count + 1]))
             if not fit and not self._given:
                 raise self._too_large(path)
             rows = rows[:fit]
@@ -227,6 +232,19 @@ def _opened(uri: str, file: FeedFile) -> Iterator[BoundedParquet]:
             remedy="Restore the file from a backup; or let the job write the feed again: `iscp-admin job resync`",
             code=ErrorCode.TABLE_UNREADABLE,
         ) from error
+
+
+def _with_short_ulids(rows: pa.Table) -> pa.Table:
+    """Return the rows with the texts of their ulids written out. Raises ArrowInvalid where one is longer than a ulid:
+    to compare them would write all of them out.
+    """
+    place = rows.schema.get_field_index(ULID_TEXT)
+    ulids = rows.column(place)
+    if not pa.types.is_dictionary(ulids.type):
+        return rows
+    if any((pc.max(pc.binary_length(each.dictionary)).as_py() or 0) > TEXT_CHARS for each in ulids.chunks):
+        raise pa.ArrowInvalid(f"{ULID_TEXT} has texts that are longer than a ulid")
+    return rows.set_column(place, ULID_TEXT, ulids.cast(pa.string()))
 
 
 def _bytes_of(rows: pa.Table) -> int:

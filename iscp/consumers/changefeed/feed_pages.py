@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from iscp.adapters.delta.storage.bounded_parquet import decoded_bytes
 from iscp.changefeed.client.reader import FeedReader
 from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.model.ulid import TEXT_CHARS
 from iscp.changefeed.table.feed_schema import FEED, KEY, NET, OPERATION, ROW, SHARD, ULID, ULID_TEXT, VERSION
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.core.api.feed_views import ChangePage, FeedChange
@@ -26,6 +28,9 @@ READ_BYTES_MAX = 256 * 1024**2
 """Bytes, decoded, that a node reads for a page of a feed; it ends early then, and what is only read at once and has
 more is refused.
 """
+
+ROWS_BYTES_MAX = 32 * 1024**2
+"""Bytes of the rows that a node reads for a page of a feed, each with its own texts; the page ends before more."""
 
 CHANGES_BYTES_MAX = 2 * 1024**2
 """Bytes of the changes of a page that a node reads, as JSON; the others follow in further pages, which have one each
@@ -42,6 +47,7 @@ HELD_BYTES_MAX = 16 * 1024**2
 """Bytes of rows that a feed which a node has open may hold for its next page; one that holds more is closed."""
 
 _BATCH_ROWS = 64
+_VALUE_BYTES = 8
 
 
 class JobFeedPages:
@@ -87,7 +93,7 @@ class _OpenFeed:
 
     def __init__(self, table: FeedTable) -> None:
         self._table = table
-        self.reader = FeedReader(table, READ_BYTES_MAX)
+        self.reader = FeedReader(table, READ_BYTES_MAX, ROWS_BYTES_MAX)
 
     def page(self, start: Cursor | None, limit: int) -> ChangePage:
         if start is not None:
@@ -115,25 +121,62 @@ def _fitting(rows: pa.Table) -> Iterator[FeedChange]:
     The rows become Python's values in batches: all of them at once might take many times their bytes.
     """
     left = CHANGES_BYTES_MAX
-    for batch in rows.drop_columns([ULID, FEED]).to_batches(max_chunksize=_BATCH_ROWS):
-        for row in batch.to_pylist():
-            change = _change_of(row)
-            size = len(json.dumps((change.key, change.row, change.operation)))
-            if size > left and left < CHANGES_BYTES_MAX:
-                return
-            if size > CHANGE_BYTES_MAX:
-                raise PermanentError(
-                    f"the change {change.ulid} has {size} bytes, more than {CHANGE_BYTES_MAX}",
-                    remedy="Read the feed where it lies: `iscp feed tail URI`, or iscp.changefeed",
-                    code=ErrorCode.TABLE_UNREADABLE,
-                )
-            left -= size
-            yield change
+    for row in _python_rows(rows.drop_columns([ULID, FEED])):
+        change = _change_of(row)
+        size = _message_bytes(change)
+        if size > left and left < CHANGES_BYTES_MAX:
+            return
+        if size > CHANGE_BYTES_MAX:
+            raise _too_large(size)
+        left -= size
+        yield change
+
+
+def _python_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows, so many at a time as have few bytes, up to one that has too many.
+
+    Raises PermanentError where that is the first.
+    """
+    for begin in range(0, len(rows), _BATCH_ROWS):
+        batch = rows.slice(begin, _BATCH_ROWS)
+        at_once = 1 if _bytes_of(batch) > CHANGES_BYTES_MAX else _BATCH_ROWS
+        for place in range(0, len(batch), at_once):
+            part = batch.slice(place, at_once)
+            if at_once == 1 and (size := _bytes_of(part)) > CHANGE_BYTES_MAX:
+                if begin + place:
+                    return
+                raise _too_large(size)
+            yield from part.to_pylist()
+
+
+def _bytes_of(rows: pa.Table) -> int:
+    return sum(map(decoded_bytes, rows.columns))
+
+
+def _message_bytes(change: FeedChange) -> int:
+    """Return how many bytes the change may take as a message: as JSON, with a tag and a length for each value."""
+    text = json.dumps((change.ulid, change.key, change.row, change.operation))
+    return len(text) + _VALUE_BYTES * (text.count(",") + text.count("["))
+
+
+def _too_large(size: int) -> PermanentError:
+    return PermanentError(
+        f"a change of the feed has {size} bytes, more than {CHANGE_BYTES_MAX}",
+        remedy="Read the feed where it lies: `iscp feed tail URI`, or iscp.changefeed",
+        code=ErrorCode.TABLE_UNREADABLE,
+    )
+
+
+def _ulid_of(text: Any) -> str:
+    """Return the text of a ulid, which callers get back as a cursor. Raises ValueError where it is none."""
+    if not isinstance(text, str) or len(text) != TEXT_CHARS:
+        raise ValueError("a ulid that is none")
+    return text
 
 
 def _change_of(row: Mapping[str, Any]) -> FeedChange:
     return FeedChange(
-        ulid=row[ULID_TEXT],
+        ulid=_ulid_of(row[ULID_TEXT]),
         shard=row[SHARD],
         operation=row[OPERATION],
         row=json_value(row[ROW]),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from iscp import changefeed
@@ -18,6 +21,8 @@ from iscp.consumers.changefeed.feed_pages import CHANGE_BYTES_MAX, CHANGES_BYTES
 from iscp.core.api.feed_views import FeedChange
 from iscp.core.values.errors import CursorBehind, ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from tests.fakes.job_feeds import append, create, feed_row
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -148,3 +153,49 @@ def test_the_order_is_that_of_ulids_over_all_shards(tmp_path: Path, pages: JobFe
         append(feed, *range(12))
     ulids = [each.ulid for each in all_of(pages, tmp_path / "feed", limit=100)]
     assert ulids == sorted(ulids, key=parse_ulid)
+
+
+PROGRAM = """
+import json, resource, sys
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.consumers.changefeed.feed_pages import JobFeedPages
+from iscp.core.values.errors import IscpError
+from tests.fakes.job_feeds import feed_row
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+pages, before = JobFeedPages(SystemClock(), EnvironmentFailpoints({})), peak()
+try:
+    page = pages.page(feed_row(sys.argv[1]), "", 1_000)
+    said = [len(page.changes), len(repr(page))]
+except IscpError as error:
+    said = str(error)
+print(json.dumps([said, peak() - before]))
+"""
+
+
+@pytest.mark.parametrize("swollen", ["name", "ulid_text", "link"])
+def test_a_small_file_that_swells_takes_little_memory(tmp_path: Path, swollen: str) -> None:
+    """300 rows with one text of 4 MiB, by dictionary; or the file of another feed, through a link."""
+    uri, rows, text = tmp_path / "feed", 300, "x" * 4 * 1024**2
+    with create(uri, shards=1) as feed:
+        feed.append(0, [{"id": number, "name": ""} for number in range(rows)])
+    (file,) = uri.rglob("feed-*.parquet")
+    table = pq.read_table(file, partitioning=None)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
+    row = pa.StructArray.from_arrays([table["row"].combine_chunks().field("id"), texts], ["id", "name"])
+    changed = row if swollen == "name" else texts
+    place = table.schema.get_field_index("row" if swollen == "name" else "ulid_text")
+    table = table.set_column(place, table.schema.names[place], changed)
+    pq.write_table(table, file, compression="zstd", dictionary_pagesize_limit=8 * 1024**2)
+    assert file.stat().st_size < 20_000
+    if swollen == "link":
+        file.rename(tmp_path / "secret.parquet")
+        file.symlink_to(tmp_path / "secret.parquet")
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(uri)], check=True, capture_output=True, cwd=ROOT)
+    said, mib = json.loads(done.stdout)
+    assert mib < 250, "the rows have 1,200 MiB"
+    if swollen == "name":
+        assert said[0] == 1
+        assert said[1] < 5 * 1024**2
+    else:
+        assert ("is a link" if swollen == "link" else "ulid") in said
