@@ -166,7 +166,9 @@ class BareCluster:
         self._etcd_ports = free_port(), free_port()
         self._start_etcd()
         endpoint = f"{self.etcd_host}:{self._etcd_ports[0]}"
-        etcd = EtcdConfig(endpoints=(endpoint,), lease_ttl_s=self.ttl_s, margin_s=self.margin_s)
+        etcd = EtcdConfig(
+            endpoints=(endpoint,), lease_ttl_s=self.ttl_s, margin_s=self.margin_s, accept_faulty_release=True
+        )
         if self.tls:
             own: dict[str, Any] = {**self._files("watcher")}
             etcd = replace(etcd, **own)

@@ -13,9 +13,10 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import EtcdOverrides
-from iscp.adapters.etcd.server import production_warning
+from iscp.adapters.etcd.server import RELEASE_REMEDY, release_fault, release_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.core.settings.config import NodeConfig
+from iscp.core.values.errors import ConfigurationError
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
@@ -36,8 +37,7 @@ class Cluster:
     @classmethod
     def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
         etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
-        if warning := production_warning(etcd.status().version):
-            log.warning("etcd.version", extra={"warning": warning})
+        _check_release(etcd.status().version, config.etcd.accept_faulty_release)
         keys, lease_ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
         election = EtcdElection(etcd, keys, clock, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
         membership = EtcdMembership(etcd, keys, clock, THREADS, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
@@ -50,3 +50,14 @@ class Cluster:
         )
         builds = EtcdBuilds(etcd, election, keys, THREADS)
         return cls(etcd=etcd, membership=membership, election=election, ports=ports, builds=builds)
+
+
+def _check_release(version: str, accepted: bool) -> None:
+    """Raise ConfigurationError for a release of etcd that can lose or spoil what it was given."""
+    fault = release_fault(version)
+    if fault and not accepted:
+        raise ConfigurationError(
+            fault, field="etcd.endpoints", remedy=f"{RELEASE_REMEDY}. For a trial, set etcd.accept_faulty_release"
+        )
+    if found := fault or release_warning(version):
+        log.warning("etcd.version", extra={"warning": f"{found}. {RELEASE_REMEDY}"})

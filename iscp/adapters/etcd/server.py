@@ -74,14 +74,26 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def production_warning(version: str) -> str:
-    """Return what to warn of whoever runs this version for more than a trial; empty if there is nothing."""
+def release_fault(version: str) -> str:
+    """Return why a release of etcd is for trials alone; empty if it is not."""
     if re.fullmatch(r"3\.5\.[012]", version):
-        return (
-            f"etcd {version} can corrupt its data when it is killed (etcd#13766): "
-            "use it for trials and tests only, and 3.5.4 or later in production"
-        )
+        return f"etcd {version} can corrupt its data when it is killed (etcd#13766)"
+    if version == "3.5.3":
+        return f"etcd {version} may not start again where it authenticates its callers (etcd#13937)"
     return ""
+
+
+def release_warning(version: str) -> str:
+    """Return what a release of etcd is better not used for; empty if there is nothing."""
+    if re.fullmatch(r"3\.4\.2[01]", version):
+        return f"new members of etcd {version} can lack data where it authenticates its callers (etcd#14571)"
+    if re.fullmatch(r"3\.5\.[45]", version):
+        return f"etcd {version} can apply writes twice if it is killed while it is defragmented (etcd#14685)"
+    return ""
+
+
+RELEASE_REMEDY = "Use etcd 3.5.6 or later (3.4.22 of 3.4) in production"
+"""The remedy for a release of etcd that has faults."""
 
 
 @dataclass(frozen=True, slots=True)

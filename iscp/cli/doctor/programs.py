@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iscp.adapters.delta.spark.jars import IVY_SETTINGS, log_store_jar, missing_delta_jars
 from iscp.adapters.delta.spark.java import HOME_REMEDY, find_java, home_fault
-from iscp.adapters.etcd.server import find_etcd, production_warning
+from iscp.adapters.etcd.server import RELEASE_REMEDY, find_etcd, release_fault, release_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.cli.doctor.examination import Examined, fault, ok, warning
 from iscp.core.settings.config import EtcdConfig
@@ -85,9 +85,9 @@ def examine_etcd_binary(environ: Mapping[str, str]) -> Examined:
             [binary, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return fault("etcd", f"{binary} does not run ({error})", "Install etcd 3.5.4 or later, or name it in ISCP_ETCD")
+        return fault("etcd", f"{binary} does not run ({error})", "Install etcd 3.5.6 or later, or name it in ISCP_ETCD")
     version = re.search(r"etcd Version: (\S+)", output)
-    return _of_version(version[1] if version else "of an unknown version", f"at {binary}")
+    return _of_version(version[1] if version else "of an unknown version", f"at {binary}", trial=True)
 
 
 def examine_etcd_members(config: EtcdConfig, clock: Clock) -> Examined:
@@ -100,11 +100,14 @@ def examine_etcd_members(config: EtcdConfig, clock: Clock) -> Examined:
             version = etcd.status(timeout_s=config.request_timeout_s).version
     except (IscpError, OSError) as error:
         return fault("etcd", f"{where}: {error}", "Start it, or correct etcd.endpoints and what TLS and passwords need")
-    return _of_version(version, f"at {where}")
+    return _of_version(version, f"at {where}", trial=config.accept_faulty_release)
 
 
-def _of_version(version: str, where: str) -> Examined:
-    found, _, advice = production_warning(version).partition(": ")
-    if found:
-        return warning("etcd", f"{found}, {where}", f"{advice[:1].upper()}{advice[1:]}")
+def _of_version(version: str, where: str, *, trial: bool) -> Examined:
+    """Examine a release: what a node refuses is a warning on a `trial`."""
+    found = release_fault(version)
+    if found and not trial:
+        return fault("etcd", f"{found}, {where}", RELEASE_REMEDY)
+    if found := found or release_warning(version):
+        return warning("etcd", f"{found}, {where}", RELEASE_REMEDY)
     return ok("etcd", f"{version} {where}")

@@ -192,7 +192,7 @@ def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> 
         listen=f"{HOST}:{ports.nodes[number]}",
         data_dir=str(layout.scratch(node_id).absolute()),
         log=JobLogConfig(uri=str(layout.job_log.absolute())),
-        etcd=EtcdConfig(endpoints=(f"{HOST}:{ports.etcd_client}",)),
+        etcd=EtcdConfig(endpoints=(f"{HOST}:{ports.etcd_client}",), accept_faulty_release=True),
         page=PageConfig(listen=f"{HOST}:{ports.pages[number]}" if ports.pages else ""),
     )
 

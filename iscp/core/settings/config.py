@@ -68,6 +68,9 @@ class EtcdConfig:
     lease_ttl_s: float = setting(10.0, "A node that does not renew its lease for so long is gone", least=2.0)
     margin_s: float = setting(2.0, "Writes stop this long before the lease can end", above=0.0)
     request_timeout_s: float = setting(5.0, "Longest wait for an answer of etcd; then the call fails", above=0.0)
+    accept_faulty_release: bool = setting(
+        False, "Whether a release of etcd is accepted that can damage its data when it is killed, as for trials"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

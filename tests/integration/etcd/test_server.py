@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.server import EtcdServer, find_etcd, production_warning
+from iscp.adapters.etcd.server import EtcdServer, find_etcd, release_fault, release_warning
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.bootstrap.cluster_parts import Cluster
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.values.errors import ConfigurationError, Unavailable
 from iscp.ports.system import Clock
 
@@ -37,14 +41,25 @@ def test_the_variable_wins_over_the_path_and_the_path_over_the_package(tmp_path:
         find_etcd({"ISCP_ETCD": str(tmp_path / "none")})
 
 
-def test_versions_that_can_corrupt_data_are_warned_of() -> None:
-    assert [bool(production_warning(version)) for version in ("3.5.0", "3.5.2", "3.5.4", "3.4.23", "3.5.12")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+def test_releases_that_can_damage_data_are_known() -> None:
+    releases = ("3.5.0", "3.5.2", "3.5.3", "3.5.4", "3.5.5", "3.5.6", "3.4.21", "3.4.23", "3.5.12", "3.6.16")
+    assert [version for version in releases if release_fault(version)] == ["3.5.0", "3.5.2", "3.5.3"]
+    assert [version for version in releases if release_warning(version)] == ["3.5.4", "3.5.5", "3.4.21"]
+
+
+def test_a_node_refuses_them_but_for_trials(shared_server: EtcdServer, clock: Clock) -> None:
+    etcd = EtcdConfig(endpoints=(shared_server.endpoint,), prefix="/of-releases")
+    config = NodeConfig(node_id="n", log=JobLogConfig(uri="/log"), etcd=etcd)
+    trial = replace(config, etcd=replace(etcd, accept_faulty_release=True))
+    Cluster.connect(trial, clock).etcd.close()
+    with EtcdClient(EtcdSettings.of(etcd), clock) as client:
+        faulty = release_fault(client.status().version)
+    if not faulty:  # another server than PyPI's is on the PATH
+        Cluster.connect(config, clock).etcd.close()
+        return
+    with pytest.raises(ConfigurationError, match="can corrupt its data") as refused:
+        Cluster.connect(config, clock)
+    assert (refused.value.field, "accept_faulty_release" in refused.value.remedy) == ("etcd.endpoints", True)
 
 
 def test_on_the_same_directory_it_goes_on_where_it_was_under_any_ports(

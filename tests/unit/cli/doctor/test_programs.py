@@ -84,3 +84,17 @@ def test_members_that_do_not_answer_are_a_fault() -> None:
     found = programs.examine_etcd_members(config, SystemClock())
     assert found.verdict is Verdict.FAULT
     assert "etcd.endpoints" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("version", "trial", "verdict"),
+    [
+        ("3.5.1", False, Verdict.FAULT),
+        ("3.5.1", True, Verdict.WARNING),
+        ("3.5.3", False, Verdict.FAULT),
+        ("3.5.5", False, Verdict.WARNING),
+        ("3.6.16", False, Verdict.OK),
+    ],
+)
+def test_a_release_that_nodes_refuse_is_a_fault_but_for_trials(version: str, trial: bool, verdict: Verdict) -> None:
+    assert programs._of_version(version, "at /etcd", trial=trial).verdict is verdict
