@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from iscp.cli.shell.exit_status import ExitStatus
 from iscp.core.values.errors import ErrorCode
 from tests.e2e.harness import MARK, assert_equal, delete, leftovers, read, upsert, wait_for
 from tests.e2e.killed_runs import NO_JAVA
@@ -127,6 +128,16 @@ def test_the_first_run_builds_all_and_the_next_one_does_nothing(project: Project
     project.change()
     assert {each["state"] for each in project.run().values()} == {"updated"}
     project.assert_fresh()
+
+
+def test_rows_that_are_left_out_are_heard_by_cron_each_time(project: Project) -> None:
+    project.end(project.start(), 0)
+    write_deltalake(project.orders, rows(3, 1, more=1), mode="append")  # 3 is there already
+    found = project.end(project.start(), ExitStatus.DEAD_LETTERS)
+    left_out = found["copy"]["dead_letters"]
+    assert (left_out > 0, found["copy"]["state"]) == (True, "updated")
+    again = project.end(project.start(), ExitStatus.DEAD_LETTERS)
+    assert (again["copy"]["dead_letters"], again["copy"]["state"]) == (left_out, "current")
 
 
 def test_a_run_of_a_chain_that_was_killed_is_gone_on_with(project: Project) -> None:

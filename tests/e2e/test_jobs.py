@@ -267,37 +267,40 @@ def test_a_paused_job_applies_nothing_until_it_is_resumed(node: Cluster, source:
 
 @pytest.mark.spark
 def test_a_set_of_files_prunes_what_it_has_made_alone(node: Cluster, source: str, job: Job, tmp_path: Path) -> None:
-    """A directory with jobs of YAML and views of SQL, one of which another set reads until that is gone."""
+    """A directory with a replica in YAML, which another set reads until that is gone, and an index in SQL."""
     root = node.lake / "derived" / "sets"
-    kept = f"{{table: {source}, name: kept, target: {root}/kept, key: id}}"
-    (tmp_path / "copy.yaml").write_text(f"set: mine\n---\n{kept}")
-    (tmp_path / "views.SQL").write_text("CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS n FROM rows")
-    places = ("--table", f"rows={source}", "--target-root", str(root))
+    root.mkdir(parents=True)
+    (tmp_path / "set.yaml").write_text("set: mine")
+    copy, other = tmp_path / "copy.yaml", tmp_path.with_name("other.yaml")
+    copy.write_text(f"{{table: {source}, name: kept, target: {root}/kept, key: id}}")
+    (tmp_path / "words.SQL").write_text("CREATE FULLTEXT INDEX words ON items (text) KEY (id)")
+    places = ("--table", f"items={source}", "--target-root", str(root))
 
-    def applied(*more: str) -> dict[str, int]:
-        done = ask(node, "apply", "-f", str(tmp_path), *places, *more)
+    def applied(*more: str) -> Answer:
+        return ask(node, "apply", "-f", str(tmp_path), *places, *more)
+
+    def counts(done: Answer) -> dict[str, int]:
         assert done.status == 0, done.err
         return {action: number for action, number in done.json["counts"].items() if number}
 
     def there() -> set[str]:
         return {each["name"] for each in ask(node, "job", "list", source, "*").json}
 
-    assert applied() == {"create": 2}
-    assert applied("--prune", "--yes") == {"unchanged": 2}
-    other = tmp_path.with_name("other.yaml")
-    ask(node, "view", "wait", "counted")
-    other.write_text(f"{{table: {root}/counted, name: reader, target: {root}/reader, set: theirs}}")
-    assert ask(node, "apply", "-f", str(other)).status == 0
-    (tmp_path / "views.SQL").unlink()
-    refused = ask(node, "apply", "-f", str(tmp_path), "--prune", "--yes")
+    assert counts(applied()) == {"create": 2}
+    assert counts(applied("--prune", "--yes")) == {"unchanged": 2}
+    ask(node, "job", "wait", source, "kept")
+    other.write_text(f"{{table: {root}/kept, name: reader, target: {root}/reader, set: theirs}}")
+    assert counts(ask(node, "apply", "-f", str(other))) == {"create": 1}
+    copy.unlink()
+    refused = applied("--prune", "--yes")
     assert (refused.status, "reader would go on to read" in refused.err) == (1, True)
-    assert there() == {job.name, "kept", "counted"}
-    ask(node, "job", "delete", f"{root}/counted", "reader")
-    done = ask(node, "apply", "-f", str(tmp_path), "--prune", "--yes")
-    assert (done.status, done.json["counts"]["delete"]) == (0, 1)
-    assert "counted on " in done.err
-    assert there() == {job.name, "kept"}, "what no set has made stays"
-    assert ask(node, "job", "status", source, "kept").json["spec"]["set"] == "mine"
+    assert there() == {job.name, "kept", "words"}
+    ask(node, "job", "delete", f"{root}/kept", "reader")
+    done = applied("--prune", "--yes")
+    assert counts(done) == {"unchanged": 1, "delete": 1}
+    assert "kept on " in done.err
+    assert there() == {job.name, "words"}, "what no set has made stays"
+    assert ask(node, "job", "status", source, "words").json["spec"]["set"] == "mine"
 
 
 @pytest.mark.spark

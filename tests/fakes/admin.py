@@ -146,7 +146,7 @@ class FakeAdmin:
         def set_reason() -> bool:
             found = self._find(change.job)
             reason = Reason.PAUSED if change.verb is ChangeVerb.PAUSE else Reason.NONE
-            self._jobs[self._key(change.job)] = replace(found, reason=reason)
+            self._jobs[self._key(change.job)] = replace(found, reason=reason, condition="")
             return found.reason is not reason
 
         gone = (ChangeVerb.UNREGISTER, ChangeVerb.DELETE_TARGET)
@@ -320,7 +320,7 @@ class FakeAdmin:
         """The job is past its target lag."""
         with self._moved:
             key = self._key(JobName(table, name, account))
-            self._jobs[key] = replace(self._jobs[key], late=True)
+            self._jobs[key] = replace(self._jobs[key], late=True, condition="")
 
     def show(self, table: str, name: str, account: str = "default", **fields: Any) -> None:
         """The job is as these fields of its view say; its lag is known exactly where one is given alone."""
@@ -328,7 +328,7 @@ class FakeAdmin:
             fields = {"lag_least_s": fields["lag_s"]} | fields
         with self._moved:
             key = self._key(JobName(table, name, account))
-            self._jobs[key] = replace(self._jobs[key], **fields)
+            self._jobs[key] = replace(self._jobs[key], **{"condition": "", **fields})
 
     def apply(self, table: str, name: str, version: int, account: str = "default", **status: Any) -> None:
         """An iteration of the job ends at `version`."""
@@ -337,7 +337,7 @@ class FakeAdmin:
             ended = JobStatus(
                 job.applied_version, version, CREATED_AT_S, CREATED_AT_S + 1, rows=10, bytes=100, **status
             )
-            now = replace(job, applied_version=version, seq=job.seq + 1, status=ended, lag_s=0.0)
+            now = replace(job, applied_version=version, seq=job.seq + 1, status=ended, lag_s=0.0, condition="")
             self._jobs[self._key(JobName(table, name, account))] = now
             self._history.setdefault(job.job_id, []).append(replace(_entry(job, now), **self.refreshed))
             self._moved.notify_all()

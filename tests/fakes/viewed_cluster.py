@@ -43,7 +43,8 @@ def job_view(number: int = 0, spec: Mapping[str, Any] | None = None, **changes: 
         create_at_s=NOW_S - 1000,
         node_id="iscp-0",
     )
-    return replace(made, **{"lag_least_s": changes.get("lag_s", 0.0)} | changes)
+    defaults = {"condition": "", "lag_least_s": changes.get("lag_s", 0.0)}
+    return replace(made, **defaults | changes)
 
 
 def history_entry(seq: int = 4, **changes: Any) -> HistoryEntry:

@@ -71,7 +71,7 @@ class View:
         table = grid(("job", "state", *numbers), right=numbers)
         for each in self.jobs.values():
             versions = each.applied_version, each.source_version, each.seq
-            table.add_row(*map(plain, (each.name, each.state.value, *versions, render.lag(each))))
+            table.add_row(*map(plain, (each.name, each.condition, *versions, render.lag(each))))
         bar = ProgressBar(total=self.days, completed=self.done, width=60)
         return Group(head, Padding(bar, 0), table)  # a bar alone ends no line
 

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 
 import click
 
@@ -19,8 +18,8 @@ from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.errors import PERMANENT_FROM, JobNotFound
+from iscp.core.job.job_row import Condition, Reason
+from iscp.core.values.errors import JobNotFound
 
 UNPROBED_MAX_S = 600.0
 """Seconds since a source may have been probed last for `job check`, if --max-lag is not longer; then its jobs are
@@ -28,21 +27,15 @@ late.
 """
 
 
-class Freshness(StrEnum):
-    """A `Freshness` says in which way a job is not fresh."""
-
-    LATE = "late"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A job that is not fresh, and why."""
+    """A job that is not fresh, and why. `condition` is as everywhere, and `freshness` for scripts the same."""
 
     account: str
     table: str
     name: str
-    freshness: Freshness
+    condition: str
+    freshness: str
     lag_s: float
     why: str
 
@@ -55,16 +48,16 @@ class Finding:
 def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float | None, account: str) -> None:
     """Check that jobs, all or those that match, are fresh: for cron and CI.
 
-    Exit status 0 if all are, 5 if one is late or failed; 1 if none matches or no node can be reached. T and N may be
-    patterns, as 'sales.*'.
+    Exit status 0 if all are, 5 if one is late, building, quarantined or failed; 1 if none matches or no node can be
+    reached. T and N may be patterns, as 'sales.*'.
     """
     with invocation.client() as client:
         jobs = client.jobs(**matching(tables, names), account=account, limit=MATCHES_MAX)
     now_s = time.time()
     findings = [found for job in jobs if (found := finding_of(job, max_lag_s, now_s))]
-    counts = Counter(found.freshness for found in findings)
-    late, failed = counts[Freshness.LATE], counts[Freshness.FAILED]
-    _show(invocation, findings, {"checked": len(jobs), "late": late, "failed": failed})
+    known = {(found.account, found.table, found.name): found.condition for found in findings}
+    counts = Counter(known.get((job.account, job.table, job.name), condition_within(job, max_lag_s)) for job in jobs)
+    _show(invocation, findings, {"checked": len(jobs), **{each.value: counts[each] for each in Condition}})
     if not jobs:
         none = JobNotFound("no job matches", about="T", remedy="See `iscp-admin job list`")
         show_error(none, invocation.output)
@@ -73,42 +66,47 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
         click.get_current_context().exit(ExitStatus.NOT_FRESH)
 
 
+def condition_within(job: JobView, max_lag_s: float | None) -> str:
+    """Return the job's condition, or what it would be if this was its target lag."""
+    return job.condition if max_lag_s is None else job.condition_if(late=job.lag_s > max_lag_s)
+
+
 def finding_of(job: JobView, max_lag_s: float | None, now_s: float) -> Finding | None:
-    """Return the finding, or None if the job is fresh. A temporary error, or a pause, is no fault as long as the job is
-    not late by it.
+    """Return the finding, or None if the job is no fault. What is retried or paused is none as long as the job is not
+    late by it.
 
     `max_lag_s` None: its own target lag is what counts.
     """
+    condition, status = condition_within(job, max_lag_s), job.status
 
-    def found(freshness: Freshness, why: str) -> Finding:
-        return Finding(job.account, job.table, job.name, freshness, job.lag_s, why)
+    def found(why: str) -> Finding:
+        word = Condition.LATE if condition == Condition.FRESH else condition
+        return Finding(job.account, job.table, job.name, word, word, job.lag_s, why)
 
-    status = job.status
     fault = f": {status.error_code} {status.error_msg}" if status.error_code else ""
-    if job.state is JobState.ERROR and status.error_code >= PERMANENT_FROM:
-        return found(Freshness.FAILED, f"it waits for somebody to act{fault}")
-    if job.reason is Reason.QUARANTINED:
-        return found(Freshness.FAILED, f"it is quarantined{fault}")
+    if condition == Condition.FAILED:
+        return found(f"it waits for somebody to act{fault}")
+    if condition == Condition.QUARANTINED:
+        return found(f"it is quarantined{fault}")
     paused = ", and it is paused" if job.reason is Reason.PAUSED else fault
     if job.applied_version < 0:
-        return found(Freshness.LATE, f"it is not built yet{paused}")
+        return found(f"it is not built yet{paused}")
     if job.lag_s < 0:
-        return found(Freshness.LATE, f"its lag is not known{paused}")
+        return found(f"its lag is not known{paused}")
     if job.late if max_lag_s is None else job.lag_s > max_lag_s:
-        return found(Freshness.LATE, f"it lags by {render.lag_text(job.lag_s, job.lag_least_s)}{paused}")
+        return found(f"it lags by {render.lag_text(job.lag_s, job.lag_least_s)}{paused}")
     unprobed_s = now_s - job.checked_at_s
     if unprobed_s > max(max_lag_s or 0.0, UNPROBED_MAX_S):
-        return found(Freshness.LATE, f"its source was last probed {render.seconds(unprobed_s)} ago")
+        return found(f"its source was last probed {render.seconds(unprobed_s)} ago")
     return None
 
 
 def _show(invocation: Invocation, findings: Sequence[Finding], counts: dict[str, int]) -> None:
-    fresh = counts["checked"] - len(findings)
-    shown = {**counts, "fresh": fresh, "findings": [asdict(found) for found in findings]}
+    shown = {**counts, "findings": [asdict(found) for found in findings]}
     if render.show(shown["findings"] if invocation.output == "name" else shown, invocation.output):
         return
     if findings:
-        rows = [(found.table, found.name, found.freshness.value, found.why) for found in findings]
+        rows = [(found.table, found.name, found.condition, found.why) for found in findings]
         table(("TABLE", "NAME", "STATE", "WHY"), rows, wide=invocation.wide)
-    late = f"{counts['late']} late, {counts['failed']} failed"
-    say(f"{job_words(counts['checked'])}: {fresh} fresh, {late}")
+    words = ", ".join(f"{counts[each]} {each}" for each in Condition if counts[each])
+    say(f"{job_words(counts['checked'])}{': ' if words else ''}{words}")

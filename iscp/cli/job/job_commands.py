@@ -37,7 +37,7 @@ from iscp.cli.shell.left_out_lines import show_left_out
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
 from iscp.core.api.api_requests import JobFilter
-from iscp.core.job.job_row import JobState, Reason
+from iscp.core.job.job_row import Condition, JobState, Reason
 from iscp.core.job.name_patterns import is_pattern
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,6 +62,13 @@ class AliasedGroup(click.Group):
             formatter.write_dl(rows)
 
 
+class StateType(click.Choice[str]):
+    """A condition, or for scripts of before the state that the job log has."""
+
+    def __init__(self) -> None:
+        super().__init__([each.value for each in (*Condition, *JobState)])
+
+
 @click.group(cls=AliasedGroup)
 @anywhere
 def job() -> None:
@@ -75,12 +82,12 @@ def _filtered(command: F) -> F:
     """Give a command the arguments and options that say which jobs are meant, as `_filter` takes them."""
     options = (
         jobs_arguments,
-        click.option("--state", type=click.Choice([state.value for state in JobState])),
+        click.option("--state", type=StateType(), metavar="STATE", help=f"One of {', '.join(Condition)}."),
         click.option("--reason", type=click.Choice([reason.value for reason in Reason])),
         click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table."),
         of_account,
         click.option("--late", is_flag=True, help="Only jobs that lag by more than their target lag."),
-        click.option("--failed", is_flag=True, help="Only jobs whose last iteration failed: --state error."),
+        click.option("--failed", is_flag=True, help="Only jobs that wait for somebody: --state failed."),
     )
     for option in reversed(options):
         command = option(command)
@@ -90,13 +97,18 @@ def _filtered(command: F) -> F:
 def _filter(
     tables: str, names: str, table: str | None, failed: bool, state: str | None, **wanted: Any
 ) -> dict[str, Any]:
-    """Return the filter that `Client.jobs` takes."""
-    if failed and state not in (None, JobState.ERROR):
-        raise click.UsageError(f"--failed is --state {JobState.ERROR}: it cannot go with --state {state}")
-    wanted["state"] = JobState.ERROR if failed else state
+    """Return the filter that `Client.jobs` takes; what it says of conditions is left to `_matching`."""
+    if failed and state not in (None, Condition.FAILED):
+        raise click.UsageError(f"--failed is --state {Condition.FAILED}: it cannot go with --state {state}")
+    wanted["state"] = state if state in {*JobState} else None
     if table and not is_pattern(tables):
         raise click.UsageError("Give the table once: as T, or by --table")
     return {**wanted, **matching(tables, names), **({"table": table} if table else {})}
+
+
+def _condition(*, failed: bool, state: str | None, **_: Any) -> str:
+    """Return the condition that jobs are to have; empty: any. The words of the job log are left to the node."""
+    return Condition.FAILED if failed else state if state and state in {*Condition} else ""
 
 
 @job.command(name="list")
@@ -108,8 +120,10 @@ def _filter(
 def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wanted: Any) -> None:
     """Show jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
     with invocation.client() as client:
-        jobs = client.jobs(**_filter(**wanted), limit=MATCHES_MAX if sort_by else limit)
-    jobs = sorted_jobs(jobs, sort_by)[:limit] if sort_by else jobs
+        condition = _condition(**wanted)
+        jobs = client.jobs(**_filter(**wanted), limit=MATCHES_MAX if sort_by or condition else limit)
+    jobs = [each for each in jobs if condition in ("", each.condition)]
+    jobs = (sorted_jobs(jobs, sort_by) if sort_by else jobs)[:limit]
     if not render.show([render.job_row(one) for one in jobs], invocation.output):
         render.show_jobs(jobs, wide=invocation.wide)
     if len(jobs) == limit:
@@ -123,7 +137,11 @@ def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wa
 def count(invocation: Invocation, /, **wanted: Any) -> None:
     """Count jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
     with invocation.client() as client:
-        number = client.count(**_filter(**wanted))
+        if condition := _condition(**wanted):
+            jobs = client.jobs(**_filter(**wanted), limit=MATCHES_MAX)
+            number = sum(each.condition == condition for each in jobs)
+        else:
+            number = client.count(**_filter(**wanted))
     if not render.show({"count": number}, invocation.output):
         say(number)
 

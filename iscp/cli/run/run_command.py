@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from iscp.core.values.errors import IscpError
 if TYPE_CHECKING:
     from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.core.run.run_plan import RunPlan
+    from iscp.core.run.run_result import RunResult
     from iscp.runtime.local.job_registrar import RunOrders
     from iscp.runtime.local.local_run import LocalRun, RequestedJob
     from iscp.runtime.local.local_watch import LocalWatch
@@ -73,8 +74,9 @@ def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> No
     how far it has come. A job comes after those whose targets it reads; where one fails, those that read it are
     skipped.
 
-    Exit status 0; 1 if a job failed, or the files are wrong, and then nothing was begun; 130 after Ctrl-C: what is
-    committed by then stays, and the next run goes on from there.
+    Exit status 0; 1 if a job failed, or the files are wrong, and then nothing was begun; 6 if none failed, but rows of
+    one are left out of its target; 130 after Ctrl-C: what is committed by then stays, and the next run goes on from
+    there.
     """
     with end_at_once():
         from iscp.cli.run.process_state import process_of_a_run
@@ -148,7 +150,14 @@ def _carry_out(
         show_summary(results, time.monotonic() - began_s)
     if come:
         return 128 + come[0]
-    return 0 if all(each.ok for each in results) else ExitStatus.FAILED
+    return _status_of(results)
+
+
+def _status_of(results: Sequence[RunResult]) -> int:
+    """Return the status of a run that nobody has ended: what failed, or else what is left out, is heard by cron."""
+    if not all(each.ok for each in results):
+        return ExitStatus.FAILED
+    return ExitStatus.DEAD_LETTERS if any(each.dead_letters for each in results) else 0
 
 
 def _watch(

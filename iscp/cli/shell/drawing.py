@@ -30,6 +30,7 @@ _FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED", "PARTS", "USAGE",
 _COLOURED = frozenset({"STATE", "REASON", "LAG", "state", "reason", "lag"})
 
 _STYLES = {
+    "failed": "red",
     "error": "red",
     "quarantined": "red",
     "revoked": "red",
@@ -46,6 +47,7 @@ _STYLES = {
     "pending": "cyan",
     "building": "cyan",
     "running": "cyan",
+    "fresh": "green",
     "completed": "green",
     "publishing": "green",
     "ready": "green",

@@ -12,6 +12,8 @@ class ExitStatus(IntEnum):
     DIFFERS = 4
     """A comparison was made, and source and target are not equal."""
     NOT_FRESH = 5
-    """Jobs were checked, and one is late or failed."""
+    """Jobs were checked, and one is not fresh."""
+    DEAD_LETTERS = 6
+    """A run has brought all jobs up to date, and rows of one are left out of its target."""
     INTERRUPTED = 130
     """Ctrl-C ended the command, as it does in shells: 128 and the number of SIGINT."""

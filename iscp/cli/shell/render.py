@@ -153,7 +153,7 @@ def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
             (
                 job.table,
                 job.name,
-                job.state.value,
+                job.condition,
                 reason(job),
                 version(job.applied_version),
                 version(job.source_version),
@@ -170,10 +170,11 @@ def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
 
 
 def reason(job: JobView) -> str:
-    """Return why a job is in its state; empty if there is nothing to say."""
+    """Return what holds a job up besides what its condition says; empty if there is nothing to say."""
     if job.status.deletion:
         return "deleting"
-    return "" if job.reason.value == "none" else job.reason.value
+    said = (Reason.NONE, Reason.RETRYING, Reason.QUARANTINED)
+    return "" if job.reason in said or job.reason == job.condition else job.reason.value
 
 
 def _target(job: JobView) -> str:
@@ -192,8 +193,8 @@ def show_job(job: JobView) -> None:
             "name": job.name,
             "account": job.account,
             "job id": job.job_id,
-            "state": job.state.value,
-            "reason": reason(job) or job.reason.value,
+            "state": job.condition,
+            "reason": reason(job),
             "applied version": f"{version(job.applied_version)}  {moment(job.applied_at_s)}",
             "source version": f"{version(job.source_version)}  seen {moment(job.checked_at_s)}",
             "lag": lag(job),

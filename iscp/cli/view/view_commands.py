@@ -123,8 +123,8 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
     rows = [
         (
             job.name,
-            job.state.value,
-            "" if job.reason.value == "none" else job.reason.value,
+            job.condition,
+            render.reason(job),
             render.lag(job),
             fields.refresh,
             _shown_schedule(fields),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import Condition, JobState, JobStatus, Reason, condition_of
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.progress import RunProgress
@@ -90,7 +90,8 @@ class JobView:
     there where one job is requested, and not in lists; `progress` is None while no iteration of it is reported to run,
     and no comparison requested. `figures` of an index are by the names that docs/cli.md lists; if they could not be
     read, `figures_fault` says why. `retained_s`: for so many seconds its sources retain what was removed from them; it
-    is known of jobs that lag for long, and 0 of others.
+    is known of jobs that lag for long, and 0 of others. `condition` is the word for all of it (a
+    Condition; an empty one is found by the other fields).
     """
 
     account: str
@@ -118,6 +119,16 @@ class JobView:
     figures_fault: str = ""
     retained_s: float = 0.0
     lag_least_s: float = 0.0
+    condition: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.condition:
+            object.__setattr__(self, "condition", self.condition_if(late=self.late))
+
+    def condition_if(self, *, late: bool) -> Condition:
+        """Return the condition if the job lay behind by too much, or if it did not."""
+        code, at = int(self.status.error_code), self.applied_version
+        return condition_of(self.state, self.reason, code, applied_version=at, lag_s=self.lag_s, late=late)
 
     @property
     def may_lose_history(self) -> bool:
@@ -158,7 +169,7 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutJob:
-    """A job that the global checkpoint does not speak for; `why` is `unbuilt`, `paused`, `failed`, or `catching up`.
+    """A job that the global checkpoint does not speak for; `why` is `building`, `paused`, `failed`, or `catching up`.
 
     A job that was resumed, or rebuilt, is catching up until it has reached the checkpoint.
     """

@@ -12,7 +12,7 @@ from iscp.core.build.build_request import BuildRequest, exact_build, parse_build
 from iscp.core.rows.key_ranges import condition_sql
 from iscp.core.spec.spec import JobSpec
 from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.errors import ErrorCode
+from iscp.core.values.errors import PERMANENT_FROM, ErrorCode
 from iscp.core.values.exact_watermarks import exact_sources, parse_sources, sources_document
 from iscp.core.values.ids import JobKey
 from iscp.core.values.untrusted_values import (
@@ -48,6 +48,47 @@ class Reason(StrEnum):
     BUILDING = "building"
 
     __hash__ = str.__hash__
+
+
+class Condition(StrEnum):
+    """The one word by which users are shown how a job is, everywhere. The worst comes first.
+
+    FAILED: it waits for somebody to act. QUARANTINED: it keeps failing, and is tried rarely. RETRYING: it is tried
+    again by itself. LATE: it may lie behind by more than its target lag, or by how much is not known. BUILDING: its
+    target is not built yet. PAUSED: a person has stopped it. FRESH: all others.
+    """
+
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+    RETRYING = "retrying"
+    LATE = "late"
+    BUILDING = "building"
+    PAUSED = "paused"
+    FRESH = "fresh"
+
+    __hash__ = str.__hash__
+
+
+_AWAY = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT, ErrorCode.STORAGE})
+"""Codes of errors that say that something cannot be reached for a while, as a source: nobody has to act at the job."""
+
+
+def condition_of(
+    state: JobState, reason: Reason, error_code: int, *, applied_version: int, lag_s: float, late: bool
+) -> Condition:
+    """Return the condition of a job by what its row says, and by its lag at most (-1: not known)."""
+    nameless = error_code == ErrorCode.OK and reason is Reason.NONE
+    if state is JobState.ERROR and (error_code >= PERMANENT_FROM or nameless):
+        return Condition.FAILED
+    if reason is Reason.PAUSED:
+        return Condition.PAUSED
+    if reason is Reason.QUARANTINED and error_code not in _AWAY:
+        return Condition.QUARANTINED
+    if state is JobState.ERROR or reason in (Reason.RETRYING, Reason.QUARANTINED):
+        return Condition.RETRYING
+    if applied_version < 0 or reason is Reason.BUILDING:
+        return Condition.BUILDING
+    return Condition.LATE if late or lag_s < 0 else Condition.FRESH
 
 
 class Deletion(StrEnum):

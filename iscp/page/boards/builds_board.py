@@ -45,7 +45,7 @@ def builds_board(builds: Sequence[BuildView], jobs: Sequence[JobFacts]) -> Build
     behind = [
         JobBehind(job, job.source_version - job.applied_version)
         for job in jobs
-        if job.source_version > job.applied_version >= 0 and job.condition in ("fresh", "late", "retrying", "quota")
+        if job.source_version > job.applied_version >= 0 and job.condition in ("fresh", "late", "retrying")
     ]
     behind.sort(key=lambda each: (each.versions, each.job.lag_s), reverse=True)
     return BuildsBoard(

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from iscp.page.boards.job_facts import CONDITIONS, JobFacts, distinct
+from iscp.core.job.job_row import Condition
+from iscp.page.boards.job_facts import JobFacts, distinct
 from iscp.page.boards.shown_values import short
 
 ROWS_PER_PAGE = 50
@@ -64,7 +65,7 @@ def read_filter(query: Mapping[str, str]) -> FreshnessFilter:
     return FreshnessFilter(
         account=text("account"),
         kind=text("kind"),
-        condition=text("condition") if query.get("condition") in CONDITIONS else "",
+        condition=text("condition") if query.get("condition") in {*Condition} else "",
         words=text("words"),
         page=page_of(query),
     )
@@ -92,7 +93,7 @@ def freshness_board(
         found=len(matching),
         pages=pages,
         total=len(jobs),
-        counts={name: counts[name] for name in CONDITIONS if counts[name]},
+        counts={name: counts[name] for name in Condition if counts[name]},
         accounts=distinct((job.account for job in jobs), CHOICES_MAX),
         kinds=distinct((job.kind for job in jobs), CHOICES_MAX),
     )
@@ -100,7 +101,7 @@ def freshness_board(
 
 def badness(job: JobFacts) -> tuple[int, float, float]:
     """Return what orders the board, greater for what is worse: the condition, the lag in target lags, the lag."""
-    rank = len(CONDITIONS) - CONDITIONS.index(job.condition)
+    rank = len(Condition) - list(Condition).index(Condition(job.condition))
     return rank, job.lag_s / job.target_lag_s if job.target_lag_s > 0 else 0.0, job.lag_s
 
 

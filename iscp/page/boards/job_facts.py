@@ -64,33 +64,12 @@ class JobFacts:
     doubted_at_s: float
     retained_s: float
     may_lose_history: bool
+    condition: str
 
     @property
     def title(self) -> str:
         """Return the place by which users know what the job maintains: its target, or else its own name."""
         return self.target or self.name
-
-    @property
-    def condition(self) -> str:
-        """Return one word for the state and its reason, which the page shows and filters by."""
-        return condition_of(self.state, self.reason, self.late, self.applied_version >= 0)
-
-
-def condition_of(state: JobState, reason: Reason, late: bool, built: bool = True) -> str:
-    """Return the word for a job's condition, the worst that holds: `failed`, `quarantined`, `paused`, `retrying`,
-    `building`, `quota`, `late`, `unbuilt`, or `fresh`.
-    """
-    if state is JobState.ERROR:
-        return "quarantined" if reason is Reason.QUARANTINED else "failed"
-    if reason is not Reason.NONE:
-        return reason.value
-    if late:
-        return "late"
-    return "fresh" if built else "unbuilt"
-
-
-CONDITIONS = ("failed", "quarantined", "retrying", "late", "quota", "building", "unbuilt", "paused", "fresh")
-"""All conditions, the worst first."""
 
 
 def facts_of(job: JobView) -> JobFacts:
@@ -127,6 +106,7 @@ def facts_of(job: JobView) -> JobFacts:
         doubted_at_s=status.doubted_at_s,
         retained_s=job.retained_s,
         may_lose_history=job.may_lose_history,
+        condition=job.condition,
     )
 
 

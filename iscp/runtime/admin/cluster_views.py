@@ -166,5 +166,5 @@ def _why(row: JobRow) -> str:
     if row.paused:
         return "paused"
     if row.watermark.version < 0:
-        return "unbuilt"
+        return "building"
     return "failed" if row.failed_for_good else "catching up"

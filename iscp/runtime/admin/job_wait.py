@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from iscp.coordination.jobs.reshard import refuse_split
 from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.job.job_row import JobRow
 from iscp.core.job.several_tables import further_tables
 from iscp.core.job.verification import VerifyReport, refuse_unverifiable
 from iscp.core.values.errors import (
@@ -137,12 +137,11 @@ def shards_of(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:
 def _where_it_is(job: JobView | None) -> str:
     if job is None:
         return "the job was dropped"
-    reason = "" if job.reason is Reason.NONE else f" ({job.reason.value})"
     at = "has applied nothing yet" if job.applied_version < 0 else f"is at version {job.applied_version}"
     place = f"on {job.node_id}" if job.node_id else "on no node"
     status = job.status
     error = f"; its last error: {status.error_code} {status.error_msg}" if status.error_code else ""
-    return f"the job {at}, {job.state.value}{reason} {place}{error}"
+    return f"the job {at}, {job.condition} {place}{error}"
 
 
 def _refuse_hopeless(wanted: JobRow, current: JobRow | None, fault: IscpError | None) -> None:

@@ -151,7 +151,7 @@ class LocalRun:
             with self._units.working_for(tallies[number]):
                 job = self._registrar.find_current(self._jobs[number].request)
             if job is not None:
-                found[number] = result_of(job.row)
+                found[number] = replace(result_of(job.row), dead_letters=_dead_letters(job))
         return found
 
     def _register(self, job: RequestedJob, tally: UsageTally) -> RegisteredJob:
@@ -164,9 +164,19 @@ class LocalRun:
         by_id = {job.row.job_id: tallies[number] for number, job in registered.items()}
         results = self._units.bring_up([job.row for job in registered.values()], by_id)
         return {
-            number: replace(result, from_version=job.applied, warning=result.warning or job.warning)
+            number: replace(
+                result,
+                from_version=job.applied,
+                warning=result.warning or job.warning,
+                dead_letters=result.dead_letters or (_dead_letters(job) if result.state is ResultState.CURRENT else 0),
+            )
             for (number, job), result in zip(registered.items(), results, strict=True)
         }
+
+
+def _dead_letters(job: RegisteredJob) -> int:
+    """Return how many rows the target left out when the job was registered; where nothing is written, it still does."""
+    return job.position.dead.rows
 
 
 def failed(job: RequestedJob, error: Exception) -> RunResult:

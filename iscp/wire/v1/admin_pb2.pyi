@@ -950,6 +950,7 @@ class Job(_message.Message):
     FIGURES_FAULT_FIELD_NUMBER: _builtins.int
     RETAINED_S_FIELD_NUMBER: _builtins.int
     LAG_LEAST_S_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -972,6 +973,10 @@ class Job(_message.Message):
     retained_s: _builtins.float
     """For how many seconds its sources retain what was removed from them. 0: not known; it is known of jobs that lag for long."""
     lag_least_s: _builtins.float
+    condition: _builtins.str
+    """How it is, in one word: failed, quarantined, retrying, late, building, paused or fresh. state and reason are as the
+    job log has them.
+    """
     @_builtins.property
     def status(self) -> Global___JobStatus: ...
     @_builtins.property
@@ -1012,10 +1017,11 @@ class Job(_message.Message):
         figures_fault: _builtins.str = ...,
         retained_s: _builtins.float = ...,
         lag_least_s: _builtins.float = ...,
+        condition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "status", b"status", "upkeep", b"upkeep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "figures", b"figures", "figures_fault", b"figures_fault", "job_id", b"job_id", "lag_least_s", b"lag_least_s", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "retained_s", b"retained_s", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "condition", b"condition", "create_at_s", b"create_at_s", "figures", b"figures", "figures_fault", b"figures_fault", "job_id", b"job_id", "lag_least_s", b"lag_least_s", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "retained_s", b"retained_s", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from iscp.adapters.grpc.codec.json_objects import json_object, object_json
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec
 from iscp.core.api.api_views import JobView, LeftOutRow, LeftOutRows
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
+from iscp.core.job.job_row import Condition, Deletion, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.job.usage import Usage
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
@@ -29,7 +29,17 @@ _FIGURES = Codec(MaintenanceFigures, pb.UpkeepFigures)
 
 UPKEEP = Codec(JobMaintenance, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)
 PROGRESS = Codec(RunProgress, pb.Progress)
-JOB = Codec(JobView, pb.Job, state=STATES, reason=REASONS, status=_STATUS, upkeep=UPKEEP, progress=PROGRESS)
+_CONDITION = FieldCodec(str, lambda text: text if text in {*Condition} else "")
+JOB = Codec(
+    JobView,
+    pb.Job,
+    state=STATES,
+    reason=REASONS,
+    status=_STATUS,
+    upkeep=UPKEEP,
+    progress=PROGRESS,
+    condition=_CONDITION,
+)
 USAGE = Codec(Usage, pb.Usage)
 HISTORY_ENTRY = Codec(HistoryEntry, pb.HistoryEntry, usage=USAGE)
 

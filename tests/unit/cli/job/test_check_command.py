@@ -19,6 +19,7 @@ JOBS = ("/t", "a"), ("/t", "b"), ("/u", "c")
 Run = Callable[..., Result]
 
 QUOTA = JobStatus(error_code=5, error_msg="disk full")
+AWAY = JobStatus(error_code=9, error_msg="away")
 GONE = JobStatus(error_code=10_001, error_msg="no table")
 
 
@@ -31,20 +32,21 @@ def fresh(service: FakeAdmin) -> None:
 
 def test_fresh_jobs_end_with_0(run: Run) -> None:
     result = run("job", "check", "--max-lag", "5m")
-    assert (result.exit_code, result.stdout) == (0, "3 jobs: 3 fresh, 0 late, 0 failed\n")
+    assert (result.exit_code, result.stdout) == (0, "3 jobs: 3 fresh\n")
 
 
 @pytest.mark.parametrize(
     ("fields", "freshness", "why"),
     [
         ({"lag_s": 301.0}, "late", "it lags by 301.0 s"),
-        ({"lag_s": 301.0, "reason": Reason.PAUSED}, "late", "it lags by 301.0 s, and it is paused"),
+        ({"lag_s": 301.0, "reason": Reason.PAUSED}, "paused", "it lags by 301.0 s, and it is paused"),
         ({"lag_s": 301.0, "status": QUOTA}, "late", "it lags by 301.0 s: 5 disk full"),
         ({"lag_s": -1.0}, "late", "its lag is not known"),
-        ({"applied_version": -1}, "late", "it is not built yet"),
+        ({"applied_version": -1}, "building", "it is not built yet"),
         ({"checked_at_s": 0.0}, "late", "its source was last probed"),
         ({"state": JobState.ERROR, "status": GONE}, "failed", "it waits for somebody to act: 10001 no table"),
-        ({"reason": Reason.QUARANTINED, "status": QUOTA}, "failed", "it is quarantined: 5 disk full"),
+        ({"lag_s": 301.0, "reason": Reason.QUARANTINED, "status": AWAY}, "retrying", "it lags by 301.0 s: 9 away"),
+        ({"reason": Reason.QUARANTINED, "status": QUOTA}, "quarantined", "it is quarantined: 5 disk full"),
     ],
 )
 def test_one_that_is_not_fresh_ends_with_5(
@@ -55,10 +57,10 @@ def test_one_that_is_not_fresh_ends_with_5(
     assert result.exit_code == 5
     answer = json.loads(result.stdout)
     (found,) = answer["findings"]
-    assert (found["name"], found["freshness"]) == ("b", freshness)
+    assert (found["name"], found["freshness"], found["condition"]) == ("b", freshness, freshness)
     assert found["why"].startswith(why)
     assert (answer["checked"], answer["fresh"], answer[freshness]) == (3, 2, 1)
-    assert f"3 jobs: 2 fresh, {answer['late']} late" in run("job", "check", "--max-lag", "5m").stdout
+    assert f"3 jobs: 1 {freshness}, 2 fresh\n" in run("job", "check", "--max-lag", "5m").stdout
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_page_has_spec_state_iterations_place_and_events(
     assert result.exit_code == 0, result.output
     page = result.stdout
     for words in (
-        "state            completed",
+        "state            fresh",
         "  now, as the source is ahead, together with the table's other default jobs (trigger default)",
         "  target: /copy",
         "  range 1 is on n-1 and not on n-2: n-2 is full",

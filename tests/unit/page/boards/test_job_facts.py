@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import JobStatus
 from iscp.core.values.watermark import SourceMark, Watermark
 from iscp.page.boards.job_facts import (
-    CONDITIONS,
     SOURCES_MAX,
     TEXT_CHARS_MAX,
     UNKNOWN_KIND,
-    condition_of,
     error_name,
     facts_of,
     spec_text,
@@ -52,33 +50,6 @@ def test_what_a_tenant_writes_is_bounded() -> None:
     facts = facts_of(job_view(0, spec, status=JobStatus(error_code=1, error_msg="e" * 9999, warning="w" * 9999)))
     assert {len(facts.kind), len(facts.error_msg), len(facts.warning)} == {TEXT_CHARS_MAX}
     assert len(facts.sources) == SOURCES_MAX
-
-
-@pytest.mark.parametrize(
-    ("state", "reason", "late", "condition"),
-    [
-        (JobState.ERROR, Reason.NONE, False, "failed"),
-        (JobState.ERROR, Reason.QUARANTINED, True, "quarantined"),
-        (JobState.COMPLETED, Reason.PAUSED, True, "paused"),
-        (JobState.COMPLETED, Reason.RETRYING, False, "retrying"),
-        (JobState.RUNNING, Reason.NONE, True, "late"),
-        (JobState.PENDING, Reason.NONE, False, "fresh"),
-    ],
-)
-def test_a_condition_is_the_worst_that_holds(state: JobState, reason: Reason, late: bool, condition: str) -> None:
-    assert condition_of(state, reason, late) == condition
-
-
-def test_every_condition_has_its_place_among_them() -> None:
-    flags = (False, True)
-    found = {
-        condition_of(state, reason, late, built)
-        for state in JobState
-        for reason in Reason
-        for late in flags
-        for built in flags
-    }
-    assert found == set(CONDITIONS)
 
 
 def test_errors_of_later_versions_are_numbers() -> None:

@@ -20,7 +20,7 @@ def test_nobody_is_in_trouble() -> None:
 def test_each_kind_has_its_jobs() -> None:
     found = board_of(
         job_view(1, state=JobState.ERROR, status=JobStatus(error_code=10_004, error_msg="twice")),
-        job_view(2, state=JobState.ERROR, reason=Reason.QUARANTINED, status=JobStatus(error_code=9, error_msg="disk")),
+        job_view(2, state=JobState.ERROR, reason=Reason.QUARANTINED, status=JobStatus(error_code=10, error_msg="disk")),
         job_view(3, reason=Reason.RETRYING, status=JobStatus(error_code=9, error_msg="d", retry_at_s=NOW_S + 30)),
         job_view(4, state=JobState.ERROR, status=JobStatus(error_code=10_015, error_msg="gone")),
         job_view(5, status=JobStatus(dead_letters=1200)),
