@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.storage.dataset_trial import try_datasets
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.crash_ledger import CrashLedger
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
@@ -98,6 +99,7 @@ def _run(node: Node, foundation: Foundation, stop: threading.Event, broken: thre
 def _deaths(config: NodeConfig) -> Iterator[JobDeaths]:
     """Yield the jobs' deaths, stored if the node has a directory that it has after a restart too."""
     ledger = None
+    try_datasets(Path(config.data_dir) / "index-files" if config.data_dir else None)
     if config.data_dir:
         try:
             ledger = CrashLedger(Path(config.data_dir) / "crashes", time.time())

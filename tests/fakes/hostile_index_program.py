@@ -1,4 +1,4 @@
-"""A process that does to an index what a node does: it opens, searches, changes and maintains it (`URI MEGABYTES`).
+"""A process that does to indexes what a node does: it opens, searches, changes and maintains them (`MEGABYTES URI …`).
 
 It may have so much memory beyond what it starts with. Each step prints whether it was done, or refused by an error of
 iscp; the last line says that all were tried. Anything else ends the process.
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from iscp.adapters.delta.storage.dataset_trial import try_datasets
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.values.errors import IscpError
@@ -25,8 +26,15 @@ END = "all was tried"
 DIMENSION = 16
 
 
-def main(uri: str, megabytes: str) -> None:
+def main(megabytes: str, *uris: str) -> None:
     limit_memory(int(megabytes))
+    try_datasets(None)
+    for uri in uris:
+        use(uri)
+    print(END, flush=True)  # noqa: T201
+
+
+def use(uri: str) -> None:
     failpoints = EnvironmentFailpoints({})
     store = IndexStore(uri, failpoints)
     vector = [0.5] * DIMENSION
@@ -55,7 +63,6 @@ def main(uri: str, megabytes: str) -> None:
             print(json.dumps([name, "done", ""]), flush=True)  # noqa: T201
         except IscpError as error:
             print(json.dumps([name, type(error).__name__, error.message]), flush=True)  # noqa: T201
-    print(END, flush=True)  # noqa: T201
 
 
 def limit_memory(megabytes: int) -> None:

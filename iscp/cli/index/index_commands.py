@@ -23,7 +23,10 @@ def index() -> None:
 @anywhere_output
 def show(invocation: Invocation, /, uri: str) -> None:
     """Show the index at URI: what it indexes, how far it is, its rows, and what it is made of."""
+    from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
     from iscp.index.search.index_overview import read_overview
+
+    try_datasets_as_user()
 
     found = read_overview(uri)
     if render.show(dataclasses.asdict(found), invocation.output):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.storage.dataset_trial import current_trial
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.adapters.delta.storage.table_files import sync
@@ -48,12 +49,14 @@ class DurableFiles:
             if (deletions := fragment.deletion_file) is not None:
                 paths |= {self._root / _DELETIONS, self._root / deletions.path(fragment.id)}
         self._sync_all(paths)
+        _take_for_known(paths)
 
     def sync_index(self, index_uuid: str) -> None:
         """Sync the files of an index's segment."""
         if self._root is not None:
             folder = self._root / _INDICES / index_uuid
             self._sync_newer(folder, 0.0)
+            _take_for_known(folder.iterdir())
             for each in (folder, folder.parent, self._root):
                 self._sync(each)
 
@@ -98,3 +101,9 @@ class DurableFiles:
     def _sync(self, path: Path) -> None:
         with storage_faults(f"sync {path}"), suppress(FileNotFoundError):
             sync(path)
+
+
+def _take_for_known(written: Iterable[Path]) -> None:
+    """Have files that this process has just written not tried before it opens them."""
+    if (trial := current_trial()) is not None:
+        trial.add_written(map(str, written))

@@ -17,6 +17,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.dataset_guard import guard_dataset
 from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
+from iscp.adapters.delta.storage.dataset_trial import current_trial
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, is_panic, storage_error, storage_faults
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
@@ -61,7 +62,10 @@ def open_dataset(uri: str, version: int | None = None) -> LanceDataset:
     """
     root = place(uri)
     with storage_faults(f"open {uri}"):
-        guard_dataset(root, version)
+        found = guard_dataset(root, version)
+        if found is not None and (trial := current_trial()) is not None:
+            trial.require(root, *found)
+            version = found.version  # just what was tried
     try:
         with lance_faults(f"open {uri}"):
             return lance.dataset(root, version=version, session=shared_session(), storage_options=table_options(uri))

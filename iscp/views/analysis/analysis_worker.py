@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.system.expendable_process import give_way
 from iscp.core.values.errors import IscpError, Unavailable
 from iscp.views.analysis.analysis_codec import shape_to_json
 from iscp.views.analysis.session_analysis import SessionAnalysis
-
-NICENESS = 5
-"""The niceness by which the analysis of users' SQL gives way to all else on its machine."""
-
-_FIRST_TO_BE_KILLED = "1000"
 
 
 def main(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         settings = json.loads(connection.recv_bytes())
         logging.disable()  # what Python's side of Spark has to say of a query comes back as its error
-        _give_way()
+        give_way()
         paths = {name: Path(settings[name]) for name in ("work_dir", "cache_dir")}
         try:
             runtime = SparkRuntime.start(SparkSettings(**{**settings, **paths}))
@@ -43,12 +37,6 @@ def main(descriptor: int) -> None:
             _serve(runtime, connection)
         finally:
             runtime.kill()
-
-
-def _give_way() -> None:
-    with suppress(OSError):  # of a system that has no such things
-        os.nice(NICENESS)
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_BE_KILLED)
 
 
 def _serve(runtime: SparkRuntime, connection: Connection) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings
+from iscp.adapters.delta.spark.jvm_log import relay_output
+from iscp.adapters.system.expendable_process import POLL_S, ExpendableProcess, ProcessEndedError
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.settings.config import S3Config
 from iscp.core.values.errors import (
@@ -30,7 +33,6 @@ from iscp.core.values.errors import (
 )
 from iscp.ports.access.callers import still_wanted
 from iscp.views.analysis.analysis_codec import shape_from_json
-from iscp.views.analysis.analysis_process import POLL_S, AnalysisEndedError, AnalysisProcess
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ ANALYSIS_START_MAX_S = 120.0
 ANALYSES_WAITING_MAX = 64
 """Queries and filters that wait to be analyzed, one after the other; one more is refused with QUEUE_FULL."""
 
+_MODULE = "iscp.views.analysis.analysis_worker"
 _JAVA_OPTIONS, _HEAP_SIZES = "spark.driver.extraJavaOptions", ("-Xms", "-Xmn", "-Xmx")
 _SMALLER = "Write it with smaller constants and fewer levels; or as several views, each of which reads the one before"
 
@@ -81,7 +84,7 @@ class SeparateAnalysis:
         self._settings = settings
         self._turn = threading.Lock()
         self._waiting = threading.BoundedSemaphore(ANALYSES_WAITING_MAX)
-        self._process: AnalysisProcess | None = None
+        self._process: ExpendableProcess | None = None
         self._state = threading.Lock()
         self._closed = False
 
@@ -130,7 +133,7 @@ class SeparateAnalysis:
         try:
             process.send(request)
             return process.receive(ANALYSIS_MAX_S, still_wanted)
-        except AnalysisEndedError as error:
+        except ProcessEndedError as error:
             memory = f"the {self._settings.driver_memory_mb} MB of memory that it has"
             raise self._refusal(f"is too much for Spark to analyze: it needs more than {memory}, or ends it") from error
         except TimedOut as error:
@@ -145,7 +148,7 @@ class SeparateAnalysis:
         self._replace(self._process)
         return InvalidRequest(message, field="sql", remedy=_SMALLER)
 
-    def _started(self) -> AnalysisProcess:
+    def _started(self) -> ExpendableProcess:
         """Return a process that has started; raise EngineError if it cannot start."""
         process = self._process
         if process is None or not process.alive():
@@ -154,7 +157,7 @@ class SeparateAnalysis:
             return process
         try:
             answer = process.receive(ANALYSIS_START_MAX_S, still_wanted)
-        except (AnalysisEndedError, TimedOut) as error:
+        except (ProcessEndedError, TimedOut) as error:
             process.kill()
             raise EngineError(
                 "the process that analyzes SQL does not start; the node's log has what it said last"
@@ -164,7 +167,7 @@ class SeparateAnalysis:
         process.ready = True
         return process
 
-    def _replace(self, process: AnalysisProcess | None) -> AnalysisProcess:
+    def _replace(self, process: ExpendableProcess | None) -> ExpendableProcess:
         """Replace the process by another one, which starts meanwhile; the caller has its turn."""
         if process is not None:
             process.kill()
@@ -172,8 +175,27 @@ class SeparateAnalysis:
         with self._state:
             if self._closed:
                 raise Canceled("the node stops")
-            self._process = AnalysisProcess.start(self._settings)
+            self._process = _start(self._settings)
             return self._process
+
+
+def _start(settings: SparkSettings) -> ExpendableProcess:
+    """Start a process and return at once; its Spark is there when it answers for the first time. Raises EngineError."""
+    output, _ = relay_output()
+    try:
+        return ExpendableProcess.start(_MODULE, "the analysis of SQL", "iscp-sql-analysis", _plain(settings), output)
+    finally:
+        os.close(output)
+
+
+def _plain(settings: SparkSettings) -> dict[str, object]:
+    """Return the settings as JSON, without a storage's keys."""
+    given = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "s3"}
+    return (
+        given
+        | {"work_dir": str(settings.work_dir), "cache_dir": str(settings.cache_dir)}
+        | {"conf": dict(settings.conf)}
+    )
 
 
 def _error_of(answered: Mapping[str, object]) -> IscpError:

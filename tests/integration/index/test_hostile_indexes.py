@@ -39,19 +39,27 @@ def index(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "index"))
 
 
+Step = tuple[str, str, str]
+
+
 def used(index: Path) -> dict[str, tuple[str, str]]:
     """What came of each step of a node with this index: how it ended, and what was said."""
+    return {name: (how, why) for name, how, why in steps_with(index)}
+
+
+def steps_with(*indexes: Path) -> list[Step]:
+    """Return the steps of one process with all of these indexes, which nothing has ended."""
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.fakes.hostile_index_program", str(index), str(MEGABYTES)],
+        [sys.executable, "-m", "tests.fakes.hostile_index_program", str(MEGABYTES), *map(str, indexes)],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=DEADLINE_S + 30.0 * len(indexes),
         check=False,
     )
     assert ended.returncode == 0, (ended.returncode, ended.stdout[-2_000:], ended.stderr[-4_000:])
     *steps, end = ended.stdout.splitlines()
     assert end == END
-    return {name: (how, why) for name, how, why in map(json.loads, steps)}
+    return [(name, how, why) for name, how, why in map(json.loads, steps)]
 
 
 def test_a_whole_index_is_used_in_every_way(index: Path) -> None:
@@ -63,6 +71,36 @@ def test_a_whole_index_is_used_in_every_way(index: Path) -> None:
 def test_a_spoilt_index_ends_no_process(index: Path, seed: int) -> None:
     done = spoil(index, seed)
     assert len(used(index)) > 5, done
+
+
+def deadly(index: Path) -> None:
+    """Have Lance repeat a zero byte of a file of rows in an error, of which arrow-rs aborts the process."""
+    file = max((index / "data").iterdir(), key=lambda each: each.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[content.rindex(b"/lance.encodings") + 3] = 0
+    file.write_bytes(content)
+
+
+def test_a_byte_that_ends_a_process_ends_none_of_a_nodes(index: Path) -> None:
+    deadly(index)
+    found = used(index)
+    assert found.pop("probe")[0] == "done"
+    for how, why in found.values():
+        assert how == "StorageError"
+        assert f"{index} is not opened: reading its files ends a process" in why
+
+
+@pytest.mark.parametrize("count", [in_full(120, 6)])
+@pytest.mark.slow
+def test_no_byte_of_many_indexes_ends_the_process_that_uses_all_of_them(
+    whole: Path, tmp_path: Path, count: int
+) -> None:
+    indexes = []
+    for seed in range(count):
+        index = Path(shutil.copytree(whole, tmp_path / str(seed)))
+        deadly(index) if seed % 20 == 5 else spoil(index, 5_000 + seed)
+        indexes.append(index)
+    assert len(steps_with(*indexes)) > 5 * count
 
 
 def other_base(found: Fields) -> Fields:

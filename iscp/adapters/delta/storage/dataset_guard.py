@@ -21,13 +21,13 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.arrow_files import OddArrowError, check_arrow
 from iscp.adapters.delta.storage.dataset_manifest import (
     MANIFEST_BYTES_MAX,
+    ManifestFiles,
     OddManifestError,
     cardinality,
     check_manifest,
 )
 from iscp.adapters.delta.storage.dataset_names import (
     DATASET_DIRECTORIES,
-    DELETIONS,
     VERSIONS,
     is_manifest,
     manifest_name,
@@ -80,15 +80,21 @@ class GuardBounds(NamedTuple):
 _BOUNDS = GuardBounds()
 
 
-def guard_dataset(root: str, version: int | None = None, bounds: GuardBounds = _BOUNDS) -> None:
-    """Raise RefusedFileError with the name of what Lance may not open of the dataset at a place, at its newest version
-    or at `version`.
+class GuardedVersion(NamedTuple):
+    """A version of a dataset that Lance may open, with the names of its files in it; of a segment, its directory."""
+
+    version: int
+    files: tuple[str, ...]
+
+
+def guard_dataset(root: str, version: int | None = None, bounds: GuardBounds = _BOUNDS) -> GuardedVersion | None:
+    """Return what Lance may open of the dataset at a place, at its newest version or at `version`; None where there is
+    none. Raise RefusedFileError with the name of what it may not open.
 
     `root` is as `place` returns it. A missing file passes, as Lance reports it. Raises OSError.
     """
     if root.startswith(S3):
-        _guard_on_s3(root, version)
-        return
+        return _guard_on_s3(root, version)
     newest = _NOTHING
     waiting = [f"{root}/{name}" for name in DATASET_DIRECTORIES]
     count = 0
@@ -104,42 +110,44 @@ def guard_dataset(root: str, version: int | None = None, bounds: GuardBounds = _
         if count > bounds.folders:
             raise RefusedFileError(root, f"has more than {bounds.folders} directories")
     chosen = newest if version is None else version
-    if chosen != _NOTHING:
-        path = f"{root}/{VERSIONS}/{manifest_name(chosen)}"
-        _guard_manifest(root, path, files.stamp(path))
+    if chosen == _NOTHING:
+        return None
+    path = f"{root}/{VERSIONS}/{manifest_name(chosen)}"
+    return _guard_manifest(root, chosen, path, files.stamp(path))
 
 
-def _guard_on_s3(root: str, version: int | None) -> None:
+def _guard_on_s3(root: str, version: int | None) -> GuardedVersion | None:
     versions = f"{root}/{VERSIONS}"
     if version is not None:
         path = f"{versions}/{manifest_name(version)}"
-        _guard_manifest(root, path, files.stamp(path))
-        return
+        return _guard_manifest(root, version, path, files.stamp(path))
     found = files.first_stamps(versions, _LISTED)  # names of manifests count down
     _require_names(versions, found)
     for name in sorted(found):
-        if manifest_version(name) is not None:
-            _guard_manifest(root, f"{versions}/{name}", found[name])
-            return
+        if (newest := manifest_version(name)) is not None:
+            return _guard_manifest(root, newest, f"{versions}/{name}", found[name])
+    return None
 
 
-def _guard_manifest(root: str, path: str, stamp: Stamp) -> None:
-    if stamp:
-        require_size(path, stamp[-1], MANIFEST_BYTES_MAX)
-        for name in _check_manifest(path, stamp):
-            deletions = f"{root}/{DELETIONS}/{name}"
-            # On S3 nobody changes a file without writing all of it, and each of Lance's has a name of its own.
-            at = (0,) if root.startswith(S3) else files.stamp(deletions)
-            if at:
-                _check_deletions(deletions, at)
+def _guard_manifest(root: str, version: int, path: str, stamp: Stamp) -> GuardedVersion | None:
+    if not stamp:
+        return None
+    require_size(path, stamp[-1], MANIFEST_BYTES_MAX)
+    found = _check_manifest(path, stamp)
+    for name in found.deletions:
+        # On S3 nobody changes a file without writing all of it, and each of Lance's has a name of its own.
+        at = (0,) if root.startswith(S3) else files.stamp(f"{root}/{name}")
+        if at:
+            _check_deletions(f"{root}/{name}", at)
+    return GuardedVersion(version, (*found.data, *found.deletions, *found.segments))
 
 
 @lru_cache(maxsize=CHECKED_MAX)
-def _check_manifest(path: str, stamp: Stamp) -> tuple[str, ...]:
+def _check_manifest(path: str, stamp: Stamp) -> ManifestFiles:
     try:
         return check_manifest(files.read(path, MANIFEST_BYTES_MAX)[0])
     except FileNotFoundError:
-        return ()
+        return ManifestFiles()
     except OddManifestError as error:
         raise RefusedFileError(path, f"is not opened: it {error}") from error
 

@@ -8,8 +8,13 @@ is refused, and what could take all memory or overflow a stack is counted first.
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterator
 from struct import Struct
+from typing import NamedTuple
+
+from iscp.adapters.delta.storage.dataset_names import DATA, DELETIONS, INDICES
 
 MANIFEST_BYTES_MAX = 64 * 1024**2
 """Bytes of a manifest, which has some 150 for each fragment and 300 for each segment; a larger one is refused."""
@@ -39,13 +44,16 @@ _HALF = Struct("<H")
 _MAGIC = b"LANC"
 _COLUMN, _FRAGMENT, _INDEX_SECTION, _BASES = 1, 2, 6, 18
 _ID, _PARENT, _TYPE, _DICTIONARY = 3, 4, 5, 8
-_FRAGMENT_ID, _DELETION, _PHYSICAL_ROWS = 1, 3, 4
+_FRAGMENT_ID, _DATA_FILE, _DELETION, _PHYSICAL_ROWS = 1, 2, 3, 4
+_DATA_PATH = 1
 _FILE_TYPE, _READ_VERSION, _FILE_ID = 1, 2, 3
 _FRAGMENT_BITMAP, _SEGMENT = 5, 1
+_UUID, _UUID_BYTES, _UUID_LENGTH = 1, 1, 16
 _BASE_ID = 9
 _COOKIE_PLAIN, _COOKIE_RUNS = 12346, 12347
 _OFFSETS_FROM, _ARRAY_MAX, _BITMAP_BYTES, _CONTAINERS_MAX = 4, 4_096, 8_192, 65_536
 _VARINT_BYTES_MAX = 10
+_PLAIN_NAME = re.compile(r"[\w-]+\.lance", re.ASCII)
 
 Value = int | memoryview
 
@@ -54,12 +62,24 @@ class OddManifestError(ValueError):
     """A manifest that Lance is not to open; the text says why."""
 
 
-def check_manifest(content: bytes) -> tuple[str, ...]:
-    """Return the names of the files with deleted rows that a manifest has, by its whole content.
+class ManifestFiles(NamedTuple):
+    """The files that a version has, by their names in its dataset: of rows, and of deleted rows; and the directories of
+    its segments.
+    """
+
+    data: tuple[str, ...] = ()
+    deletions: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+
+
+def check_manifest(content: bytes) -> ManifestFiles:
+    """Return the files that a manifest has, by its whole content.
 
     Raises OddManifestError for one that is none of an index.
     """
+    data: list[str] = []
     deletions: list[str] = []
+    segments: tuple[str, ...] = ()
     columns: dict[int, int] = {}
     fragments = 0
     for number, value in _message_at(content, _metadata_place(content)):
@@ -67,15 +87,16 @@ def check_manifest(content: bytes) -> tuple[str, ...]:
             _add_column(_bytes(value), columns)
         elif number == _FRAGMENT:
             fragments += 1
+            data += _data_of(_bytes(value))
             deletions += _deletions_of(_bytes(value))
         elif number == _BASES:
             raise OddManifestError("names another place for files (base_paths), and an index has all below it")
         elif number == _INDEX_SECTION:
-            _check_segments(content, _number(value))
+            segments = _checked_segments(content, _number(value))
         if len(columns) > COLUMNS_MAX or fragments > FRAGMENTS_MAX:
             raise OddManifestError(f"has more than {COLUMNS_MAX} columns or {FRAGMENTS_MAX} fragments")
     _check_depth(columns)
-    return tuple(deletions)
+    return ManifestFiles(tuple(data), tuple(deletions), segments)
 
 
 def _metadata_place(content: bytes) -> int:
@@ -177,6 +198,18 @@ def _check_depth(columns: dict[int, int]) -> None:
             raise OddManifestError(f"has columns within each other to more than {DEPTH_MAX} levels")
 
 
+def _data_of(message: memoryview) -> Iterator[str]:
+    """Yield the names of the files with a fragment's rows."""
+    for number, value in _fields(message):
+        if number == _DATA_FILE:
+            for field, name in _fields(_bytes(value)):
+                if field == _DATA_PATH:
+                    text = str(_bytes(name), errors="replace")
+                    if not _PLAIN_NAME.fullmatch(text):  # Lance would read it by another name
+                        raise OddManifestError("has a file of rows whose name is none of Lance's")
+                    yield f"{DATA}/{text}"
+
+
 def _deletions_of(message: memoryview) -> Iterator[str]:
     """Yield the name of the file with a fragment's deleted rows, if it has one."""
     own, deletion = 0, None
@@ -189,22 +222,32 @@ def _deletions_of(message: memoryview) -> Iterator[str]:
             deletion = {field: _number(each) for field, each in _fields(_bytes(value))}
     if deletion is not None:
         kind = "bin" if deletion.get(_FILE_TYPE) else "arrow"
-        yield f"{own}-{deletion.get(_READ_VERSION, 0)}-{deletion.get(_FILE_ID, 0)}.{kind}"
+        yield f"{DELETIONS}/{own}-{deletion.get(_READ_VERSION, 0)}-{deletion.get(_FILE_ID, 0)}.{kind}"
 
 
-def _check_segments(content: bytes, place: int) -> None:
-    segments = 0
+def _checked_segments(content: bytes, place: int) -> tuple[str, ...]:
+    """Return the directories of the segments that stand at a place."""
+    segments: list[str] = []
     for number, segment in _message_at(content, place):
         if number != _SEGMENT:
             continue
-        segments += 1
-        if segments > SEGMENTS_MAX:
+        if len(segments) >= SEGMENTS_MAX:
             raise OddManifestError(f"has more than {SEGMENTS_MAX} segments of indexes")
         for field, value in _fields(_bytes(segment)):
             if field == _BASE_ID:
                 raise OddManifestError("has a segment of an index at another place (base_id)")
             if field == _FRAGMENT_BITMAP and cardinality(_bytes(value), FRAGMENTS_MAX) > FRAGMENTS_MAX:
                 raise OddManifestError(f"has a segment of more than {FRAGMENTS_MAX} fragments")
+            if field == _UUID:
+                segments.append(f"{INDICES}/{_uuid_of(_bytes(value))}")
+    return tuple(segments)
+
+
+def _uuid_of(message: memoryview) -> uuid.UUID:
+    for number, value in _fields(message):
+        if number == _UUID_BYTES and len(found := _bytes(value)) == _UUID_LENGTH:
+            return uuid.UUID(bytes=bytes(found))
+    raise OddManifestError("has a segment whose UUID is none")
 
 
 def cardinality(bitmap: memoryview, most: int) -> int:

@@ -41,7 +41,8 @@ def test_what_lance_writes_passes(tmp_path: Path) -> None:
     for each in manifests:
         check_manifest(each.read_bytes())
     named = check_manifest(manifests[0].read_bytes())
-    assert named == tuple(path.name for path in (tmp_path / "_deletions").iterdir())
+    for folder, found in (("data", named.data), ("_deletions", named.deletions), ("_indices", named.segments)):
+        assert sorted(found) == sorted(f"{folder}/{path.name}" for path in (tmp_path / folder).iterdir())
 
 
 def column(number: int, parent: int, kind: bytes = b"struct") -> tuple[int, bytes]:
