@@ -90,7 +90,7 @@ def test_a_byte_that_ends_a_process_ends_none_of_a_nodes(index: Path) -> None:
         assert f"{index} is not opened: reading its files ends a process" in why
 
 
-@pytest.mark.parametrize("count", [in_full(120, 6)])
+@pytest.mark.parametrize("count", in_full([6, 120]))
 @pytest.mark.slow
 def test_no_byte_of_many_indexes_ends_the_process_that_uses_all_of_them(
     whole: Path, tmp_path: Path, count: int
