@@ -89,13 +89,13 @@ class RowEncoder:
         rows = self._readable(rows)[0]
         return pa.table({KEY: key_texts(rows, self._rules.key), ROW_HASH: self._hashes(rows)})
 
-    def portions(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def portions(self, tables: Iterable[pa.Table], words_bytes: int = WORDS_AT_ONCE_BYTES) -> Iterator[pa.Table]:
         """Yield the rows of tables in such parts as are encoded at once: n-grams take many times their texts."""
         for table in tables:
             sizes = np.zeros(len(table), np.int64)
             for name in self._rules.texts:
                 sizes += pc.fill_null(pc.binary_length(_column(table, name)), 0).to_numpy(zero_copy_only=False)
-            parts = np.cumsum(sizes) * self._rules.analysis.growth // WORDS_AT_ONCE_BYTES
+            parts = np.cumsum(sizes) * self._rules.analysis.growth // words_bytes
             bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(table)]
             for begin, end in itertools.pairwise(bounds):
                 yield table.slice(begin, end - begin)

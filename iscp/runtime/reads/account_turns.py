@@ -47,13 +47,14 @@ _ALL: WeakSet[AccountTurns] = WeakSet()
 class TurnBounds(NamedTuple):
     """The reads that there may be at a time, of all accounts and of one, and how long one may take with its wait.
 
-    `waits`: one more waits for its turn; otherwise it is refused at once.
+    `waits`: one more waits for its turn; otherwise it is refused at once. `hanging_max` is HANGING_MAX but for tests.
     """
 
     node_max: int
     account_max: int
     timeout_s: float
     waits: bool = True
+    hanging_max: int = HANGING_MAX
 
 
 class _Read:
@@ -144,7 +145,7 @@ class AccountTurns:
     def _is_turn_of(self, account: str) -> bool:
         if self._closed:
             return True
-        counted = len(self._reads) - min(len(self._hanging()), HANGING_MAX)
+        counted = len(self._reads) - min(len(self._hanging()), self._bounds.hanging_max)
         return counted < self._bounds.node_max and self._count_of(account) < self._bounds.account_max
 
     def _hanging(self) -> list[_Read]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 from urllib.parse import unquote
 
 from iscp.core.values.errors import ErrorCode, StorageError
@@ -41,7 +41,20 @@ refused by its name.
 _TIME_MS_MAX = 253_402_300_799_999
 
 
-def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> list[Action]:
+class CommitBounds(NamedTuple):
+    """The bounds of a commit, as the constants of these names have them."""
+
+    line_bytes: int = LINE_BYTES_MAX
+    lines: int = LINES_MAX
+    values: int = VALUES_MAX
+
+
+_BOUNDS = CommitBounds()
+
+
+def parse_actions(
+    content: bytes, path: str, skip: tuple[bytes, ...] = (), bounds: CommitBounds = _BOUNDS
+) -> list[Action]:
     """Return the actions of the commit file at `path`, but for lines that begin with one of `skip`.
 
     Guaranteed: each body is an object, a file's path is a text that can be one, its size None or a whole number. Raises
@@ -50,14 +63,14 @@ def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> li
     if not content.strip():
         # Nobody commits nothing: it was torn, and taken for one without actions it would be missed for ever.
         _refuse(path, "is empty")
-    if content.count(b"\n") + content.count(b"\r") > LINES_MAX:
-        _refuse(path, f"has more than {LINES_MAX} lines")
-    if content.count(b",") + 4 * (content.count(b"{") + content.count(b"[")) > VALUES_MAX:
-        _refuse(path, f"has more than {VALUES_MAX} values")
+    if content.count(b"\n") + content.count(b"\r") > bounds.lines:
+        _refuse(path, f"has more than {bounds.lines} lines")
+    if content.count(b",") + 4 * (content.count(b"{") + content.count(b"[")) > bounds.values:
+        _refuse(path, f"has more than {bounds.values} values")
     actions = []
     for number, line in enumerate(_lines(content), 1):
-        if len(line) > LINE_BYTES_MAX:
-            _refuse(f"{path}, line {number}", f"has more than {LINE_BYTES_MAX} bytes")
+        if len(line) > bounds.line_bytes:
+            _refuse(f"{path}, line {number}", f"has more than {bounds.line_bytes} bytes")
         if line and not line.isspace() and not line.startswith(skip or b"\n"):
             action = _parse(line, f"{path}, line {number}")
             if action:

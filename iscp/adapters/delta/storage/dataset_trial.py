@@ -205,7 +205,7 @@ class DatasetTrial:
 
 
 class _OfProcess:
-    """Whether this process tries datasets, as its session of Lance is one for all."""
+    """The choice of this process: it tries datasets, or not, as its session of Lance is one for all."""
 
     wanted = False
     file: Path | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from iscp.index.lance import row_encoder
 from iscp.index.lance.index_columns import FAULT, ROW_HASH, dataset_schema
 from iscp.index.lance.row_encoder import RowEncoder, RowRules
 from iscp.index.lance.text_analysis import GRAMS_MAX
@@ -47,10 +46,9 @@ def test_a_text_of_too_many_n_grams_is_a_fault() -> None:
     assert faults == [None, f"body has {GRAMS_MAX + 1} n-grams, and at most {GRAMS_MAX} are indexed", None]
 
 
-def test_rows_are_encoded_by_parts_of_bounded_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_encoded_by_parts_of_bounded_words() -> None:
     rows = pa.table({"id": range(100), "body": ["x" * (each % 7) if each % 5 else None for each in range(100)]})
-    monkeypatch.setattr(row_encoder, "WORDS_AT_ONCE_BYTES", 40)
-    parts = list(of_n_grams().portions([rows, rows.slice(0, 0)]))
+    parts = list(of_n_grams().portions([rows, rows.slice(0, 0)], 40))
     assert pa.concat_tables(parts) == rows
     assert len(parts) > 10
     for each in parts:

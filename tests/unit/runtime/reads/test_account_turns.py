@@ -13,7 +13,6 @@ import pytest
 
 from iscp.core.values.errors import InvalidRequest, QueueFull, TimedOut, Unavailable
 from iscp.ports.access.callers import still_wanted, want_while
-from iscp.runtime.reads import account_turns
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
 from tests.fakes.waiting import until
 
@@ -80,9 +79,8 @@ def test_what_hangs_takes_its_own_accounts_share_and_no_turn_of_others(tmp_path:
         assert turns.run("a", lambda: "of a") == "of a"
 
 
-def test_beyond_the_bound_of_threads_that_hang_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account_turns, "HANGING_MAX", 1)
-    turns = AccountTurns(TurnBounds(2, 2, 0.5), "read", "read", "Retry")
+def test_beyond_the_bound_of_threads_that_hang_turns_are_kept() -> None:
+    turns = AccountTurns(TurnBounds(2, 2, 0.5, hanging_max=1), "read", "read", "Retry")
     held = threading.Event()
     try:
         for account in ("a", "b"):

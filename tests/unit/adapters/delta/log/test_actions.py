@@ -14,9 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.log import actions as bounds
 from iscp.adapters.delta.log.action_fields import find_unclear
-from iscp.adapters.delta.log.actions import parse_actions, statistics_of
+from iscp.adapters.delta.log.actions import CommitBounds, parse_actions, statistics_of
 from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_changed_files, read_commit, statistics_added
 from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
@@ -239,21 +238,20 @@ def test_a_greatest_text_that_may_have_been_cut_is_no_end(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("bound", "content", "why"),
+    ("bounds", "content", "why"),
     [
-        ("LINE_BYTES_MAX", b'{"commitInfo":{"a":"' + b"x" * 100 + b'"}}', "line 1, has more than 50 bytes"),
-        ("LINES_MAX", b"{}\n" * 60, "has more than 50 lines"),
-        ("LINES_MAX", b"{}\r" * 60, "has more than 50 lines"),
-        ("VALUES_MAX", b'{"commitInfo":{"a":[' + b"{}," * 12 + b"{}]}}", "has more than 50 values"),
+        (CommitBounds(line_bytes=50), b'{"commitInfo":{"a":"' + b"x" * 100 + b'"}}', "line 1, has more than 50 bytes"),
+        (CommitBounds(lines=50), b"{}\n" * 60, "has more than 50 lines"),
+        (CommitBounds(lines=50), b"{}\r" * 60, "has more than 50 lines"),
+        (CommitBounds(values=50), b'{"commitInfo":{"a":[' + b"{}," * 12 + b"{}]}}", "has more than 50 values"),
     ],
 )
 def test_a_commit_that_takes_too_long_or_too_much_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, bound: str, content: bytes, why: str
+    bounds: CommitBounds, content: bytes, why: str
 ) -> None:
     parse_actions(content, "/t/_delta_log/3.json")
-    monkeypatch.setattr(bounds, bound, 50)
     with pytest.raises(StorageError, match=why):
-        parse_actions(content, "/t/_delta_log/3.json")
+        parse_actions(content, "/t/_delta_log/3.json", bounds=bounds)
 
 
 def test_lines_end_as_they_did() -> None:
