@@ -11,6 +11,34 @@ def of_the_future(at_s: float, now_s: float) -> bool:
     return at_s > now_s + CLOCKS_APART_S
 
 
+AHEAD_FOR_S = 600.0
+"""Seconds after which a clock that was set ahead is believed: what sets a clock wrong for a moment is over by then."""
+
+
+class SteadyTime:
+    """The time of day of an owner, as far as it counts: a clock that jumps ahead counts only once it has stayed there.
+
+    Until then the time goes on from what it was, by the monotonic clock. A clock that is set back counts at once.
+    """
+
+    def __init__(self) -> None:
+        self._offset_s: float | None = None
+        self._ahead: tuple[float, float] | None = None  # by how much it is ahead of the monotonic clock, and since when
+
+    def read(self, at_s: float, now_s: float) -> float:
+        """Return the time (Unix seconds) where the clock says `at_s`, at `now_s` by the monotonic one."""
+        offset_s = at_s - now_s
+        if self._offset_s is None or not of_the_future(offset_s, self._offset_s):
+            self._offset_s, self._ahead = offset_s, None
+            return at_s
+        if self._ahead is None or abs(offset_s - self._ahead[0]) > CLOCKS_APART_S:
+            self._ahead = offset_s, now_s
+        if now_s - self._ahead[1] < AHEAD_FOR_S:
+            return now_s + self._offset_s
+        self._offset_s, self._ahead = offset_s, None
+        return at_s
+
+
 class NodeClocks:
     """The nodes whose clocks are ahead, so that each is reported once."""
 

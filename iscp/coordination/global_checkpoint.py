@@ -9,8 +9,9 @@ A job that has applied all that was there when its source was probed is resolved
 commit that it has applied. One that counted once and only has much to do is still applied up to the checkpoint, though
 that cannot be seen of it now: the checkpoint waits for it.
 
-Times come from the clocks of nodes and of those who commit: one that is ahead of the owner's says nothing. If the
-checkpoint itself was taken ahead, by an owner whose clock was wrong, it is taken back once the nodes that probed most
+Times come from the clocks of nodes and of those who commit: one that is ahead of the owner's says nothing. The owner's
+own counts as SteadyTime has it, so that one probe by an owner whose clock jumps ahead moves nothing. If the checkpoint
+itself was taken ahead, by an owner whose clock was wrong, it is taken back once the nodes that probed most
 of the sources agree with the owner's clock: else that clock may be the one that is behind.
 """
 

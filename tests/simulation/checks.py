@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from iscp.coordination.clocks import of_the_future
 from iscp.coordination.lag import lag_of
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.protocol.messages import DispatchTable
@@ -47,6 +48,8 @@ class Checks:
         ended = {Fault.DELETE_ELECTION_KEY, Fault.RESTORE_ETCD, Fault.SUSPEND}
         self._leases_ended = not ended.isdisjoint(world.trouble.faults)
         self._dispatched: dict[TableEpoch, tuple[float, int]] = {}
+        # Of each term: when it was seen first, and its checkpoint.
+        self._checkpoints: dict[int, tuple[float, float]] = {}
 
     def started(self, process: Process, shard: ShardId, table_epoch: TableEpoch, epoch: int) -> None:
         if not process.registration.confirms(epoch):
@@ -109,6 +112,16 @@ class Checks:
         """Times of looks and of commits are of clocks, which agree but where one of them steps."""
         if self._clocks_agree:
             checkpoint.check(rows, self._world.applied_up_to_s)
+
+    def ahead(self, node_id: str, term: int, at_s: float) -> None:
+        """No owner moves the checkpoint into the future once its clock is wrong, if it was right when its term
+        began."""
+        now_s = self._world.agenda.now_s
+        began_s, before_s = self._checkpoints.get(term, (now_s, at_s))
+        self._checkpoints[term] = began_s, at_s
+        if at_s > before_s and Fault.STEP_CLOCK not in self._world.trouble_drawn.faults:
+            fair = self._world.wrongs.ahead_since_s[node_id] <= began_s
+            expect(fair or not of_the_future(at_s, now_s), "the checkpoint goes on to {}, of {}", at_s, now_s)
 
     def lags(self, sources: SeenSources, rows: Iterable[JobRow], at_s: float) -> None:
         """No lag that is shown is below the truth; by how much, where clocks or machines stand still, is bounded."""

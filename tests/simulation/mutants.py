@@ -29,6 +29,7 @@ from tests.simulation.dropped.joblog import (
 )
 from tests.simulation.dropped.owner import (
     AwaitsNoSync,
+    BelievesItsClock,
     BelievesOldMembers,
     BelievesTheFuture,
     BlamesForUnreadAnswers,
@@ -207,7 +208,8 @@ MUTANTS: dict[str, Mutant] = {
     "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(70, 159)),
     "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),
     "checkpoint: times of the future": Mutant(replace(REAL, checkpoint=BelievesTheFuture), WRONG_TIMES, seeds=(28, 39)),
-    "checkpoint: taken back": Mutant(replace(REAL, checkpoint=KeepsWhatIsAhead), WRONG_CLOCKS, seeds=(9, 11)),
+    "checkpoint: the owner's own clock": Mutant(replace(REAL, time=BelievesItsClock), WRONG_CLOCKS, seeds=(12, 13)),
+    "checkpoint: taken back": Mutant(replace(REAL, checkpoint=KeepsWhatIsAhead), WRONG_CLOCKS, seeds=(61,)),
     "owner: proof of the term before it answers": Mutant(
         replace(REAL, loop=AnswersWithoutProof), BUSY_FORMER_OWNERS, seeds=(0, 1)
     ),

@@ -85,7 +85,7 @@ class OwnerSide:
             process.threads,
             process.world.trouble.inbox_max or EVENTS_MAX,
         )
-        self.loop.checkpoint = Checkpointer(checkpoints, ProcessClock(process), parts.checkpoint)
+        self.loop.checkpoint = Checkpointer(checkpoints, ProcessClock(process), parts.checkpoint, parts.time())
         self.loop.start()
 
     @property
@@ -233,6 +233,7 @@ class OwnerSide:
         if self.leads and self.machine.owner_rev == self._world.log.term:
             rows = (row for each in self.machine.assignments if each.wanted for row in each.jobs)
             self._world.checks.checkpoint(self.loop.checkpoint, rows)
+            self._world.checks.ahead(self._process.node_id, self.machine.owner_rev, self.loop.checkpoint.at_s)
 
     def look_at_lags(self) -> None:
         """What users are shown of jobs."""

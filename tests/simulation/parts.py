@@ -9,6 +9,7 @@ from math import inf
 from iscp.adapters.etcd.members.member_watch import MemberReads
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
+from iscp.coordination.clocks import SteadyTime
 from iscp.coordination.global_checkpoint import GlobalCheckpoint
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
@@ -68,6 +69,7 @@ class Parts:
     roll: type[Roll] = Roll
     reads: type[MemberReads] = MemberReads
     checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint
+    time: type[SteadyTime] = SteadyTime
     builder: type[Builder] = Builder
     build_worker: type[BuildWorker] = BuildWorker
     built_run: type[BuiltRun] = BuiltRun

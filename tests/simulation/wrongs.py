@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -46,11 +47,14 @@ def draw_talk(random: Random, trouble: Trouble) -> Trouble:
 
 
 class Wrongs:
-    """Of one world. `dated_s`: what the commits of each table say of when they were made."""
+    """Of one world. `dated_s`: what the commits of each table say of when they were made. `ahead_since_s`: since when a
+    node's clock is wrong.
+    """
 
     def __init__(self, world: World, random: Random) -> None:
         self._world, self._random = world, random
         self.ahead_s = dict.fromkeys(world.node_ids, 0.0)
+        self.ahead_since_s = dict.fromkeys(world.node_ids, inf)
         self.dated_s: dict[str, list[float]] = {table: [0.0] for table in world.tables}
 
     def happen(self, chance: float) -> bool:
@@ -84,3 +88,4 @@ class Wrongs:
 
     def _set_ahead(self, node_id: str, ahead_s: float) -> None:
         self.ahead_s[node_id] = ahead_s
+        self.ahead_since_s[node_id] = min(self.ahead_since_s[node_id], self._world.agenda.now_s) if ahead_s else inf

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
+from iscp.coordination.clocks import SteadyTime
 from iscp.coordination.global_checkpoint import GlobalCheckpoint
 from iscp.coordination.invariants import check_checkpoint
 from iscp.coordination.protocol.messages import SourceSeen
@@ -29,9 +30,14 @@ class Checkpointer:
     """Save the global checkpoint. `due_s` says when to call `advance` (None: nothing has changed since)."""
 
     def __init__(
-        self, store: CheckpointStore, clock: Clock, of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint
+        self,
+        store: CheckpointStore,
+        clock: Clock,
+        of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint,
+        time: SteadyTime | None = None,
     ) -> None:
         self._store = store
+        self._time = time or SteadyTime()
         self._clock = clock
         self._of = of
         self._checkpoint = of(0.0)
@@ -54,12 +60,12 @@ class Checkpointer:
     def begin(self, wanted: Mapping[ShardId, Sequence[JobRow]]) -> None:
         """Begin a term with what the last owner has published. Raises Unavailable."""
         self._checkpoint = self._of(self._store.load())
-        self.due_s = None
+        self.due_s, now_at_s = None, self._now_s()
         for shard, jobs in wanted.items():
-            self._checkpoint.take(shard, jobs, None, self._clock.now_s())
+            self._checkpoint.take(shard, jobs, None, now_at_s)
 
     def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
-        self._checkpoint.take(shard, jobs, seen, self._clock.now_s())
+        self._checkpoint.take(shard, jobs, seen, self._now_s())
         self.due_s = self.due_s or self._clock.monotonic_s() + EVERY_S
 
     def advance(self, running: bool) -> bool:
@@ -77,9 +83,12 @@ class Checkpointer:
         else empty.
         """
         before_s = self.at_s
-        if not self._checkpoint.take_back(self._clock.now_s()):
+        if not self._checkpoint.take_back(self._now_s()):
             return ""
         return f"the global checkpoint was {before_s - self.at_s:.0f} s ahead, by a clock that was wrong: taken back"
+
+    def _now_s(self) -> float:
+        return self._time.read(self._clock.now_s(), self._clock.monotonic_s())
 
     def save(self, leader: Leader) -> None:
         """Save the checkpoint, in the thread that may wait for etcd. One that is not saved now is with the next one."""

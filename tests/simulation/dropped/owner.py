@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+from iscp.coordination.clocks import SteadyTime
 from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
 from iscp.coordination.membership.node_session import PeerPhase
 from iscp.coordination.membership.registered_nodes import Roll
@@ -224,6 +225,13 @@ class BelievesTheFuture(GlobalCheckpoint):
 
     def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_at_s: float = inf) -> None:
         super().take(shard, jobs, seen)
+
+
+class BelievesItsClock(SteadyTime):
+    """An owner's own clock counts at once, however far it jumps."""
+
+    def read(self, at_s: float, now_s: float) -> float:
+        return at_s
 
 
 class KeepsWhatIsAhead(GlobalCheckpoint):

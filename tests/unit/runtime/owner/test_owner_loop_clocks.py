@@ -45,6 +45,19 @@ def test_a_probe_by_a_clock_that_is_ahead_moves_no_checkpoint_and_is_an_event(wo
     assert len(clock_events(world)) == 2
 
 
+def test_a_probe_by_an_owner_whose_own_clock_jumps_ahead_moves_no_checkpoint(world: OwnerWorld) -> None:
+    apply_one(world)
+    before_s = checkpoint_s(world)
+    assert before_s > 0
+    world.clock.step(MONTH_S)
+    for _ in range(2):
+        world.see(1)
+        assert checkpoint_s(world) == before_s
+    world.clock.step(-MONTH_S)
+    world.see(1)
+    assert before_s < checkpoint_s(world) <= world.clock.now_s()
+
+
 def test_what_an_owner_with_a_wrong_clock_took_ahead_is_taken_back_by_the_next(world: OwnerWorld) -> None:
     world.clock.step(MONTH_S)
     apply_one(world)
