@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.both_ways.keepers import BY_TURNS
+from tests.random_logs.cases import CheckpointKind, Deed, Info, Placing, Pointer, Vector
+from tests.random_logs.drawing import case_of
 from tests.random_logs.log_check import LogCheck
 from tests.random_logs.playing import COMMAND, play_seeds
 from tests.random_logs.regressions import EACH_TIME, REGRESSIONS
@@ -50,6 +54,18 @@ def turns(tmp_path: Path, spark_runtime: SparkRuntime) -> LogCheck:
 def test_logs_that_were_read_wrongly_once(logs: LogCheck, name: str) -> None:
     assert logs.check(REGRESSIONS[name]) is None
     assert not logs.refused
+
+
+def test_seeds_reach_whatever_a_log_may_have() -> None:
+    cases = [case_of(seed) for seed in range(400)]
+    versions = [version for case in cases for version in case.versions]
+    steps = [step for version in versions for step in version.steps]
+    made = [version.checkpoint for version in versions if version.checkpoint is not None]
+    reached = Counter[StrEnum]([*(each.setup.placing for each in cases), *(each.deed for each in steps)])
+    reached += Counter[StrEnum]([*(each.vector for each in steps), *(each.kind for each in made)])
+    reached += Counter[StrEnum]([*(each.pointer for each in made), *(each.dress.info for each in versions)])
+    kinds: tuple[type[StrEnum], ...] = (Deed, Vector, Placing, Info, CheckpointKind, Pointer)
+    assert [each for kind in kinds for each in kind if reached[each] < 3] == []
 
 
 def test_followers_hold_what_spark_reads(logs: LogCheck) -> None:
