@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iscp.coordination.lag import BehindVersions, Lag, commit_time_s, lag_of, probe_age_s
@@ -167,7 +167,9 @@ def play(cluster: Cluster, what: str, how: float) -> None:
 
 
 @settings(max_examples=100)
-@given(st.lists(HAPPENS, max_size=40))
+@given(st.lists(HAPPENS, min_size=5, max_size=40))
+@example([("pass", 30.0), ("commit", 7 * DAY_S), ("pass", 60.0)])
+@example([("pass", 30.0), ("storage hangs", 0.0), ("commit", 0.0), ("pass", 60.0)])
 def test_no_lag_that_is_shown_is_below_the_truth(events: list[tuple[str, float]]) -> None:
     """Notices that are lost are commits without one."""
     cluster = Cluster()
@@ -176,7 +178,8 @@ def test_no_lag_that_is_shown_is_below_the_truth(events: list[tuple[str, float]]
 
 
 @settings(max_examples=60)
-@given(st.lists(HAPPENS.filter(lambda each: each[0] not in ("hold", "restart node")) | STEPS, max_size=40))
+@given(st.lists(HAPPENS.filter(lambda each: each[0] not in ("hold", "restart node")) | STEPS, min_size=5, max_size=40))
+@example([("step node", 30 * DAY_S), ("pass", 40.0), ("storage hangs", 0.0), ("commit", 0.0), ("pass", 60.0)])
 def test_nor_is_it_where_clocks_are_set(events: list[tuple[str, float]]) -> None:
     cluster = Cluster()
     for what, how in events:
