@@ -42,7 +42,7 @@ def test_targets_and_nodes_are_shown_once_where_there_is_no_terminal(run: Run, a
     shown = run("top", "--rows", "2")
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
-    assert lines[0] == "2 unbuilt, 1 paused"
+    assert lines[0] == "2 building, 1 paused"
     assert sum("/lake/copy" in line for line in lines) == 2
     assert any(line.startswith("n1 *") for line in lines)
 
@@ -50,7 +50,7 @@ def test_targets_and_nodes_are_shown_once_where_there_is_no_terminal(run: Run, a
 def test_scripts_read_names_that_stay(run: Run, admin: FakeAdmin) -> None:
     register(admin, 1)
     answer = json.loads(run("top", "-o", "json").stdout)
-    assert answer["counts"] == {"unbuilt": 1}
+    assert answer["counts"] == {"building": 1}
     (target,) = answer["targets"]
     assert (target["target"], target["lag_s"], target["target_lag_s"]) == ("/lake/copy", -1.0, 60.0)
     assert (target["table"], target["name"], target["account"]) == ("/t0", "copy", "a")
