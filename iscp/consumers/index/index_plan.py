@@ -96,6 +96,9 @@ class IndexPlan:
     def misfit(self, head: IndexHead) -> str:
         """Return why an index's rows are not those of this definition, or an empty text."""
         if head.definition != self.definition:
+            earlier = self.options.analysed_by(1)
+            if earlier is not None and head.definition == earlier.to_json():
+                return "its words were made by an earlier analysis, to which the forms of a text were different words"
             return "its definition was another one"
         if head.fingerprint != self.fingerprint:
             return "its vectors were made by another embedder, or another version of it"

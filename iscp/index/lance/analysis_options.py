@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from iscp.index.lance.text_analysis import Analyse, analyser
-from iscp.index.model.index_definition import Analysis, Tokenizer
+from iscp.index.model.index_definition import DOTLESS, Analysis, Tokenizer
 
 
 def analyser_of(analysis: Analysis) -> Analyse:
@@ -24,4 +24,12 @@ def analyser_of(analysis: Analysis) -> Analyse:
         options["min_ngram_length"] = analysis.min_ngram
         options["max_ngram_length"] = analysis.max_ngram
         options["prefix_only"] = analysis.prefix_only
-    return analyser(options, joins=analysis.tokenizer.has_words)
+    analyse = analyser(options, joins=analysis.tokenizer.has_words)
+    if not analysis.folds:
+        return analyse
+    return lambda texts: analyse([analysis.folded(text) for text in texts])
+
+
+def folding_of(analysis: Analysis) -> tuple[bool, bool]:
+    """Return the arguments `case` and `dotless` of iscp.index.model.graphemes.fold, for texts of this analysis."""
+    return analysis.lower_case, analysis.language == DOTLESS

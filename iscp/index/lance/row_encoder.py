@@ -146,11 +146,13 @@ class RowEncoder:
         with np.errstate(invalid="ignore"):
             for number in np.flatnonzero(sizes > TEXT_BYTES_MAX).tolist():
                 faults.add(number, f"{name} has {int(sizes[number])} bytes, and at most {TEXT_BYTES_MAX} are indexed")
-        lengths = pc.fill_null(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False)
-        for number, grams in enumerate(map(self._rules.analysis.grams, lengths.tolist())):
-            if grams > GRAMS_MAX:
-                faults.add(number, f"{name} has {grams} n-grams, and at most {GRAMS_MAX} are indexed")
-        texts = column.to_pylist()
+        texts, analysis = column.to_pylist(), self._rules.analysis
+        if analysis.grams(analysis.max_ngram):
+            for number, text in enumerate(texts):
+                # Folding may make a text longer.
+                grams = analysis.grams(len(analysis.folded(text))) if text and number not in faults.texts else 0
+                if grams > GRAMS_MAX:
+                    faults.add(number, f"{name} has {grams} n-grams, and at most {GRAMS_MAX} are indexed")
         chosen = [number for number, text in enumerate(texts) if text and number not in faults.texts]
         words: list[str | None] = [None] * len(texts)
         for number, found in zip(chosen, self._rules.analyse([texts[each] for each in chosen]), strict=True):

@@ -48,6 +48,9 @@ _DIGITS = 12
 _WHOLE = re.compile("[\x0b\x85\xa0\xad\u0300-\U0010ffff]")
 """What only an analysis of the whole text regards rightly: blanks to some, and what belongs to the character before."""
 
+_BLANK_WITHIN = re.compile("[^\\S\n\x1c-\x1f]")
+"""What divides words wherever Lance reads them, within one."""
+
 _ONE_WORD = "^[0-9A-Za-z]+$"
 """Pieces that are one word to each tokenizer."""
 
@@ -296,7 +299,10 @@ def _joined(texts: Sequence[str], words_of: Callable[[str], list[str]]) -> list[
     mark = _mark(texts)
     joined = f"\n{mark}\n".join(texts)  # no rule of a tokenizer regards what is beyond the end of a line
     # Each word has a space of its own at either end, so that marks side by side are found too.
-    words = f" {'  '.join(words_of(joined))} "
+    found = "\n".join(words_of(joined))
+    if _BLANK_WITHIN.search(found):  # folding has made a blank of a part of a word
+        found = "\n".join(filter(None, _BLANK_WITHIN.sub("", found).split("\n")))
+    words = " " + found.replace("\n", "  ") + " "
     parts = words.split(f" {mark} ")
     if len(parts) != len(texts):
         return []

@@ -9,6 +9,7 @@ from typing import Any
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.untrusted_values import error_text, shown
 from iscp.index.model.index_definition import (
+    ANALYSIS_VERSION,
     FORMAT,
     LANGUAGES,
     RECALL_DEFAULT,
@@ -141,6 +142,12 @@ def _vector(reader: OptionReader) -> VectorOptions:
     )
 
 
+def _of_analysis(found: IndexDefinition, version: object) -> IndexDefinition:
+    if type(version) is not int or not 1 <= version <= ANALYSIS_VERSION:
+        raise ValueError(f"its analysis is {shown(version)}, and this version of iscp has 1 to {ANALYSIS_VERSION}")
+    return found.analysed_by(version) or found
+
+
 def definition_from_json(text: str) -> IndexDefinition:
     """Return the definition whose stored form this is. Raises PermanentError for a newer format, or anything else."""
     try:
@@ -149,7 +156,7 @@ def definition_from_json(text: str) -> IndexDefinition:
         if type(number) is not int or number < 1:
             raise ValueError(f"its format is {shown(number)}")
         if number <= FORMAT:
-            return parse_definition(stored["kind"], stored["options"])
+            return _of_analysis(parse_definition(stored["kind"], stored["options"]), stored.get("analysis", 1))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidRequest) as error:
         raise PermanentError(
             f"the definition of the index cannot be read ({error_text(error)}): {shown(text)}",

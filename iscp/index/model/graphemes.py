@@ -1,12 +1,18 @@
-"""The places where a text may be cut: between the characters that people see, not within one that is made of several.
+"""Texts as characters that people see: one form of each for words that are compared, and where a text may be cut.
 
-A subset of the extended grapheme clusters of Unicode (UAX 29) that the standard library's tables allow: marks and
-joiners, emoji with their modifiers, flags, Hangul syllables in parts, and conjuncts of Indic scripts.
+Words are compared as folded: of the forms that Unicode has for a text (NFC, NFD, NFKC and NFKD, capital and small
+letters) all come to one. Highlights lie in the text as it is, so that each folded character knows where it comes from.
+
+A text is cut between visible characters, not within one that is made of several. These are a subset of the extended
+grapheme clusters of Unicode (UAX 29) that the standard library's tables allow: marks and joiners, emoji with their
+modifiers, flags, Hangul syllables in parts, and conjuncts of Indic scripts.
 """
 
 from __future__ import annotations
 
-from unicodedata import category, combining
+from dataclasses import dataclass
+from functools import lru_cache
+from unicodedata import category, combining, normalize
 
 GRAPHEME_CHARS_MAX = 64
 """Code points that are taken for one visible character; a longer one is cut, so that nobody can make the search for its
@@ -16,9 +22,73 @@ end long.
 FLAG_PARTS_MAX = 1_000
 """Code points of flags that are counted back to find how they are paired; in a longer row one may be cut in two."""
 
+ATTACHES_CACHED_MAX = 10_000
+"""Characters of which is remembered whether they join what is before them."""
+
 _JOINER = "\u200d"
 _EXTENDS = frozenset("\u200c\uff9e\uff9f")
 _VIRAMA_CLASS = 9
+
+
+def fold(text: str, *, case: bool = True, dotless: bool = False) -> str:
+    """Return the text in the form that all its forms have: NFKC, and with `case` of small letters.
+
+    Capital letters come first, as there are small ones that share them (`ı` and `i`). With `dotless` these two differ,
+    as in Turkish. The dot that remains of `İ` goes: people write `istanbul`. Folding changes a folded text no more.
+    """
+    if text.isascii():
+        return text.lower() if case else text
+    if not case:
+        return normalize("NFKC", text)
+    parts = normalize("NFKD", text)
+    parts = (parts if dotless else parts.upper()).casefold().replace("i\u0307", "i")
+    return normalize("NFKC", parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedText:
+    """A folded text, and where each of its characters has come from in the text as it was: the bounds of the visible
+    character there. Without folding `starts` and `ends` are empty, and each character is its own.
+    """
+
+    text: str
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """Return where the characters from `start` to before `end` have come from; there is one at least."""
+        return (self.starts[start], self.ends[end - 1]) if self.starts else (start, end)
+
+
+def folded_with_places(text: str, *, case: bool = True, dotless: bool = False) -> FoldedText:
+    """Return what `fold` does of a text, with the places of its characters."""
+    if text.isascii():
+        return FoldedText(fold(text, case=case))
+    parts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    folded: dict[str, str] = {}
+    begin = 0
+    for at in range(1, len(text) + 1):
+        if at < len(text) and (not is_boundary(text, at) or _attaches(text[at])):
+            continue
+        source = text[begin:at]
+        if (part := folded.get(source)) is None:
+            part = folded[source] = fold(source, case=case, dotless=dotless)
+        parts.append(part)
+        starts += [begin] * len(part)
+        ends += [at] * len(part)
+        begin = at
+    return FoldedText("".join(parts), tuple(starts), tuple(ends))
+
+
+@lru_cache(ATTACHES_CACHED_MAX)
+def _attaches(character: str) -> bool:
+    """Return whether a character may become one with what is before it: marks, and the later parts of syllables."""
+    if character.isascii():
+        return False
+    first = normalize("NFKD", character)[0]
+    return category(first) in ("Mn", "Me", "Mc") or "\u1160" <= first <= "\u11ff" or "\ud7b0" <= first <= "\ud7ff"
 
 
 def is_boundary(text: str, at: int) -> bool:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from iscp.index.model.graphemes import fold
 
 
 class IndexKind(StrEnum):
@@ -65,6 +67,17 @@ RECALL_DEFAULT = 0.99
 """The share of the true nearest neighbours that a search is to find, if a job does not say another one."""
 
 
+DOTLESS = "turkish"
+"""The language in which `i` with its dot and `i` without it are two letters."""
+
+_FOLDING_VERSION = 2
+
+ANALYSIS_VERSION = 2
+"""The analysis that makes words: 1 cut texts as they are, 2 folds them before. An index of an earlier one is searched
+as it was made, until its job has built it again.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TextColumn:
     """A column of texts that is searched; `boost` multiplies its scores."""
@@ -79,7 +92,7 @@ class Analysis:
 
     `language` is empty where there is neither stemming nor a list of stop words. The bounds of n-grams count for
     Tokenizer.NGRAM only. Words of `max_token_length` bytes in UTF-8, or more, are not indexed. Without `positions`
-    no phrase can be searched for.
+    no phrase can be searched for. `version` is that of the analysis by which words were made.
     """
 
     tokenizer: Tokenizer = Tokenizer.ICU
@@ -93,6 +106,12 @@ class Analysis:
     min_ngram: int = 3
     max_ngram: int = 3
     prefix_only: bool = False
+    version: int = ANALYSIS_VERSION
+
+    @property
+    def folds(self) -> bool:
+        """Return whether texts are folded before they are cut into words (iscp.index.model.graphemes)."""
+        return self.version >= _FOLDING_VERSION
 
     @property
     def growth(self) -> int:
@@ -100,6 +119,10 @@ class Analysis:
         if self.tokenizer is not Tokenizer.NGRAM:
             return 2
         return sum(length + 1 for length in range(self.min_ngram, self.max_ngram + 1))
+
+    def folded(self, text: str) -> str:
+        """Return the text that is cut into words."""
+        return fold(text, case=self.lower_case, dotless=self.language == DOTLESS) if self.folds else text
 
     def grams(self, characters: int) -> int:
         """Return how many n-grams a text of so many characters has; 0 where words are no n-grams."""
@@ -168,16 +191,24 @@ class IndexDefinition:
             options["recall"] = self.vector.recall
         return options
 
+    def analysed_by(self, version: int) -> IndexDefinition | None:
+        """Return the same definition with a version of the analysis; None where no text is analysed."""
+        return None if self.analysis is None else replace(self, analysis=replace(self.analysis, version=version))
+
     def to_json(self) -> str:
         """Return the stored form (iscp.index.model.definition_parsing reads it)."""
-        return json.dumps(
-            {"format": FORMAT, "kind": self.kind.value, "options": self.options()},
-            separators=(",", ":"),
-        )
+        stored: dict[str, Any] = {"format": _FORMAT_WITHOUT_VERSION, "kind": self.kind.value, "options": self.options()}
+        if self.analysis is not None and self.analysis.version > 1:
+            stored |= {"format": FORMAT, "analysis": self.analysis.version}
+        return json.dumps(stored, separators=(",", ":"))
 
 
-FORMAT = 1
-"""The format of stored definitions. A newer one is refused; options that an older one lacks have their defaults."""
+FORMAT = 2
+"""The format of stored definitions. A newer one is refused; options that an older one lacks have their defaults. Those
+without the version of an analysis have format 1 still, which earlier releases read.
+"""
+
+_FORMAT_WITHOUT_VERSION = 1
 
 
 def _analysis_options(analysis: Analysis) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from iscp.core.api.search_views import MARK
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.lance.analysis_options import analyser_of
-from iscp.index.model.highlighting import HIGHLIGHTED_CHARS_MAX, HighlightOptions, highlight, token_spans
+from iscp.index.lance.analysis_options import analyser_of, folding_of
+from iscp.index.model.graphemes import FoldedText, folded_with_places
+from iscp.index.model.highlighting import HIGHLIGHTED_CHARS_MAX, HighlightOptions, TokenSpan, highlight, token_spans
 from iscp.index.model.index_definition import Tokenizer
 from iscp.index.search.searched_index import words_list
 
@@ -25,7 +26,8 @@ class MarkedTexts:
     """Marks what a query finds.
 
     Lance's analysis says which words a text has, and not where. So a text is first cut into its words as they are
-    written, by the same analysis without any change of words, and these are found in it one after the other. Then each
+    written, by the same analysis without any change of words but for folding, and these are found in the folded text
+    one after the other, whose characters know their places in the text as it is. Then each
     is analysed as the index does it, which gives the word that is compared, or none for a stop word.
     """
 
@@ -54,11 +56,20 @@ class MarkedTexts:
         return {column: fragments for column, fragments in found.items() if fragments}
 
     def _fragments(self, text: str, terms: set[str]) -> tuple[str, ...]:
-        surfaces = words_list(self._cut([text[:HIGHLIGHTED_CHARS_MAX]])[0])
+        folded = self._folded(text[:HIGHLIGHTED_CHARS_MAX])
+        surfaces = words_list(self._cut([folded.text])[0])
         analysed = self._searched.analyse(surfaces)
         words = ["" if each is None else each.strip() for each in analysed]
-        spans = token_spans(text, surfaces, words, overlapping=self._overlapping)
-        return highlight(text, spans, terms, HighlightOptions(*MARK, html=True))
+        spans = token_spans(folded.text, surfaces, words, overlapping=self._overlapping)
+        placed = [TokenSpan(*folded.source(each.start, each.end), each.term) for each in spans]
+        return highlight(text, placed, terms, HighlightOptions(*MARK, html=True))
+
+    def _folded(self, text: str) -> FoldedText:
+        analysis = self._searched.definition.analysis
+        if analysis is None or not analysis.folds:
+            return FoldedText(text)
+        case, dotless = folding_of(analysis)
+        return folded_with_places(text, case=case, dotless=dotless)
 
     @property
     def _overlapping(self) -> bool:

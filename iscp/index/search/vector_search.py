@@ -171,26 +171,25 @@ class VectorSearch:
         if are_cached_together(sum(each.physical_rows for each in fresh), self.dimension):
             found = ((each.fragment_id, cached_vectors(self._dataset, each)) for each in fresh)
             cached = {number: rows for number, rows in found if rows is not None}
-        by_number = {each.fragment_id: each for each in fresh}
-        scanned = [each for each in fresh if each.fragment_id not in cached]
+        scanned = {each.fragment_id: each for each in fresh}
         for number, living in living_rows(self._dataset, cached, self._condition).items():
             if living is None:
-                scanned.append(by_number[number])
                 continue
             rows = cached[number]
+            del scanned[number]
             some = rows.content.may_be_nearest(query, living, best.most, self._metric)
             scores = self._scores(rows.content, some, query)
             best.add(scores, [rows.keys[each] for each in some.tolist()], rows.addresses[some].tolist())
-        self._scan(scanned, query, best)
+        self._scan([*scanned.values()], query, best)
 
-    def _scan(self, fragments: Sequence[LanceFragment], query: npt.NDArray[np.float64], best: BestRows) -> None:
+    def _scan(self, fragments: list[LanceFragment], query: npt.NDArray[np.float64], best: BestRows) -> None:
         """Compare the rows of fragments that are not cached."""
         if not fragments:
             return
         scanner = self._dataset.scanner(
             columns=[VECTOR],
             filter=self._condition,
-            fragments=list(fragments),
+            fragments=fragments,
             with_row_address=True,
             batch_size=max(1, NUMBERS_SCANNED // self.dimension),
         )

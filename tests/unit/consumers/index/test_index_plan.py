@@ -82,4 +82,7 @@ def test_an_index_of_another_definition_or_embedder_does_not_fit() -> None:
     assert words.misfit(IndexHead(words.definition, ("id",))) == ""
     assert words.misfit(IndexHead(plan("fulltext", columns="body^2").definition, ("id",))) != ""
     assert words.misfit(IndexHead(words.definition, ("id",), fingerprint="another")) != ""
+    earlier = words.options.analysed_by(1)
+    assert earlier is not None
+    assert "earlier analysis" in words.misfit(IndexHead(earlier.to_json(), ("id",)))
     assert not words.same_embedder(IndexHead(words.definition, ("id",)))

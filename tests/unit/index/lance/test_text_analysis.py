@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+import sys
 from typing import Any
+from unicodedata import normalize
 
 import lance
 import pytest
@@ -11,8 +14,10 @@ import pytest
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance import text_analysis
 from iscp.index.lance.analysis_options import analyser_of
+from iscp.index.model.graphemes import fold
 from iscp.index.model.index_definition import Analysis, Tokenizer
 from tests.fakes.heartbeat import Heartbeat
+from tests.selection import in_full
 
 PIECES = (
     "run",
@@ -44,9 +49,8 @@ def test_texts_of_one_call_have_the_words_of_each_alone(tokenizer: Tokenizer, st
     texts = ["".join(draw.choice(PIECES) + draw.choice(BLANKS) for _ in range(draw.randrange(8))) for _ in range(200)]
     assert any(not text for text in texts)
     for text, words in zip(texts, analyser_of(analysis)(texts), strict=True):
-        # Folding makes a blank of U+00A0, which the tokenizer `whitespace` does not take for one.
-        tokens = lance.tokenize(text, base_tokenizer=tokenizer.value, **options)
-        found = [word for each in tokens for word in each.text.split(" ") if word]
+        tokens = lance.tokenize(fold(text), base_tokenizer=tokenizer.value, **options)
+        found = [word for each in tokens if (word := re.sub("[^\\S\x1c-\x1f]", "", each.text))]
         assert words == (f" {' '.join(found)} " if found else None), text
 
 
@@ -67,7 +71,7 @@ def test_a_long_text_has_the_words_of_its_whole(tokenizer: Tokenizer, end: str) 
     while len(text) < 2.5 * text_analysis.PART_CHARS_MAX:
         text += "".join(draw.choices(PIECES, k=3)) + end
     (words,) = analyser_of(Analysis(tokenizer))([text])
-    tokens = lance.tokenize(text, base_tokenizer=tokenizer.value, **options)
+    tokens = lance.tokenize(fold(text), base_tokenizer=tokenizer.value, **options)
     found = [word for each in tokens for word in ("".join(each.text.split()),) if word]
     assert words == (f" {' '.join(found)} " if found else None)
 
@@ -97,6 +101,7 @@ def test_n_grams_are_those_of_lance() -> None:
             min_ngram=least,
             max_ngram=least + draw.randrange(4),
             prefix_only=draw.random() < 0.2,
+            version=1,
         )
         text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(14)))
         tokens = lance.tokenize(
@@ -124,3 +129,42 @@ def test_n_grams_of_long_texts_hold_nobody_up_and_are_bounded() -> None:
     assert beat.longest_s < max(0.5, beat.took_s / 2)
     with pytest.raises(InvalidRequest, match="n-grams"):
         analyser_of(analysis)(["x" * (most + 10)])
+
+
+@pytest.mark.parametrize("step", in_full([101, 1]))
+@pytest.mark.parametrize("tokenizer", [Tokenizer.ICU, Tokenizer.SIMPLE, Tokenizer.WHITESPACE])
+def test_no_character_spoils_the_words_beside_it(tokenizer: Tokenizer, step: int) -> None:
+    blanks = ["\xa0", "\u202f", "\u3000", "\ufdfa", "\ufdfb", "\xa8", "\xaf", "\u02d8", "\u1fbd", "\u2017", "\ufe49"]
+    drawn = [chr(each) for each in range(0, sys.maxunicode + 1, step) if not 0xD800 <= each < 0xE000]
+    analyse = analyser_of(Analysis(tokenizer, ascii_folding=False))
+    found = analyse([f"vor {each} nach" for each in (*blanks, *drawn)])
+    for character, words in zip((*blanks, *drawn), found, strict=True):
+        assert words is not None, ascii(character)
+        listed = words.split(" ")[1:-1]
+        assert (listed[0], listed[-1]) == ("vor", "nach"), ascii(character)
+        assert all(each and not re.search("[^\\S\x1c-\x1f]", each) for each in listed), ascii(character)
+    joined = analyse([f"vor{each} nach" for each in blanks])
+    assert all(words is not None and words.split(" ")[-2] == "nach" and "  " not in words for words in joined)
+
+
+@pytest.mark.parametrize("tokenizer", list(Tokenizer))
+def test_all_forms_of_a_text_have_its_words(tokenizer: Tokenizer) -> None:
+    analyse = analyser_of(Analysis(tokenizer, ascii_folding=False, positions=tokenizer is not Tokenizer.NGRAM))
+    texts = [
+        "caf\xe9 cr\xe8me",
+        "\u30b5\u30fc\u30d0\u30fc",
+        "\ud55c\uad6d\uc5b4",
+        "\u03c3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2",
+        "\u0130stanbul",
+        "stra\xdfe",
+    ]
+    for text in texts:
+        forms = [normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+        forms += [text.upper(), text.lower(), text.casefold()]
+        assert len(set(analyse(forms))) == 1, ascii(text)
+    assert analyse(["\uff7b\uff70\uff8a\uff9e\uff70"]) == analyse([texts[1]])
+
+
+def test_an_earlier_analysis_leaves_texts_as_they_are() -> None:
+    earlier = analyser_of(Analysis(ascii_folding=False, version=1))
+    assert earlier(["e\u0301"]) != earlier(["\xe9"])

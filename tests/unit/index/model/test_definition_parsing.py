@@ -218,3 +218,25 @@ def test_the_stored_form_gives_the_definition_back(
         assert parse_definition(kind, parsed.options()) == parsed
     grams = parse_definition("fulltext", {"columns": text["columns"], "tokenizer": "ngram", "max_ngram": 7})
     assert definition_from_json(grams.to_json()) == grams
+
+
+def test_a_definition_of_an_earlier_analysis_is_read_and_written_as_it_was() -> None:
+    earlier = json.dumps({"format": 1, "kind": "fulltext", "options": {"columns": "body"}})
+    found = definition_from_json(earlier)
+    assert found.analysis is not None
+    assert (found.analysis.version, found.analysis.folds) == (1, False)
+    assert '"format":1' in found.to_json(), "releases before this one read it"
+    assert definition_from_json(found.to_json()) == found
+    newer = parse_definition("fulltext", {"columns": "body"})
+    assert (newer.analysed_by(1), newer.analysis is not None and newer.analysis.folds) == (found, True)
+    assert definition_from_json(newer.to_json()) == newer
+
+
+def test_definitions_without_texts_are_those_of_earlier_releases() -> None:
+    assert '"format":1' in parse_definition("vector", {"column": "v"}).to_json()
+
+
+@pytest.mark.parametrize("version", [0, 3, "2", True, None])
+def test_an_analysis_that_is_none_is_refused(version: object) -> None:
+    with pytest.raises(PermanentError):
+        definition_from_json(stored(kind="fulltext", options={"columns": "body"}, format=2, analysis=version))

@@ -34,7 +34,8 @@ def test_the_stored_form_is_fixed() -> None:
         ("at",),
     )
     assert json.loads(definition.to_json()) == {
-        "format": 1,
+        "format": 2,
+        "analysis": 2,
         "kind": "search",
         "options": {
             "columns": {"title": 2.0, "body": 1.0},
