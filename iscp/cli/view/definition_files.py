@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from iscp.cli.job.job_file import SUFFIXES, NamedSet, read_job_file
-from iscp.cli.view.spark_pipeline import PIPELINE_FILES
+from iscp.cli.shell.terminal import say
+from iscp.cli.view.dbt_manifest import read_manifest
+from iscp.cli.view.spark_pipeline import PIPELINE_FILES, read_pipeline
 from iscp.cli.view.sql_files import SQL_SUFFIX, Statement, read_statements
-from iscp.cli.view.view_apply import read_project, refuse_empty, refuse_uncompiled, warn_of_ignored, warn_of_project
 from iscp.cli.view.view_order import wanted_jobs
-from iscp.cli.view.view_statements import LeftOutView
+from iscp.cli.view.view_statements import ImportedViews, LeftOutView
 from iscp.core.api.api_views import JobView
 from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import set_of, with_set
 from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import one_line
 
-_MANIFEST = "manifest.json"
+_MANIFEST, _DBT_PROJECT = "manifest.json", "dbt_project.yml"
 PROJECT_FILES = (*PIPELINE_FILES, _MANIFEST, f"target/{_MANIFEST}")
 """The files by which a directory is known as a project of another tool."""
 
@@ -242,3 +244,58 @@ def _is_project(path: str) -> bool:
 
 
 _REMEDY = "Move it elsewhere, or name the files that are meant instead of their directory"
+
+
+def warn_of_project(found: ImportedViews) -> None:
+    """Say on stderr what of a project is left out, and whether its queries are written otherwise here."""
+    for each in found.left_out:
+        say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
+    if found.views and found.rewritten:
+        say(one_line(f"warning: the queries are written for Spark, from those for {found.rewritten}"), err=True)
+
+
+def warn_of_ignored(statements: Sequence[Statement]) -> None:
+    """Warn on stderr of what statements say that has no effect here."""
+    for each in statements:
+        if ignored := getattr(each, "ignored", ()):
+            clauses = ", ".join(dict.fromkeys(ignored))
+            say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
+
+
+def refuse_empty(project: str, found: ImportedViews) -> None:
+    """Raise InvalidRequest for a project that has no view which can be taken over."""
+    if not found.views:
+        raise InvalidRequest(
+            f"holds no view that can be taken over ({len(found.left_out)} are left out)",
+            field=project,
+            remedy="Write views as CREATE MATERIALIZED VIEW; of dbt, set meta.iscp of the models, and compile",
+        )
+
+
+def refuse_uncompiled(directory: Path) -> None:
+    """Raise InvalidRequest for a directory of a dbt project, whose manifest is not there."""
+    if (directory / _DBT_PROJECT).is_file():
+        raise InvalidRequest(
+            "is a project of dbt without a target/manifest.json",
+            field=str(directory),
+            remedy="Run `dbt compile` there first",
+        )
+
+
+def read_project(project: str) -> ImportedViews:
+    """Raises InvalidRequest for a path where there is none."""
+    path = Path(project)
+    try:
+        if project and path.is_dir():
+            candidates = [path / name for name in PROJECT_FILES]
+            path = next((each for each in candidates if each.is_file()), path)
+            if path.is_dir():
+                refuse_uncompiled(path)
+        readable = bool(project) and path.is_file()
+    except (OSError, ValueError):
+        readable = False
+    if not readable:
+        raise InvalidRequest(
+            "is no project", field=project or "PATH", remedy="Name a spark-pipeline.yml or a manifest.json of dbt"
+        )
+    return read_manifest(path) if path.suffix == ".json" else read_pipeline(path)

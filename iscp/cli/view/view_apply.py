@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,18 +11,12 @@ import click
 
 from iscp.cli.shell.arguments import TARGET, account_option, files_option, invocation, timeout_option
 from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import one_line
 
 if TYPE_CHECKING:
     from iscp.cli.view.sql_files import Statement
-    from iscp.cli.view.view_statements import ImportedViews
     from iscp.client.admin_client import Client
     from iscp.core.run.wanted import Wanted
-
-_DBT_PROJECT = "dbt_project.yml"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,6 +67,8 @@ def import_views(invocation: Invocation, /, project: str, **options: Any) -> Non
     views in SQL, and functions of Python that do nothing but return spark.sql("…"); of dbt the compiled models that
     have iscp in their meta. Nothing of the project is run. What cannot be taken over is listed.
     """
+    from iscp.cli.view.definition_files import read_project, refuse_empty, warn_of_project
+
     found = read_project(project)
     if invocation.output != "json":
         warn_of_project(found)
@@ -109,67 +104,10 @@ def jobs_of_statements(
     aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Wanted]:
     """Return the jobs that statements want, and warn of what has no effect in them. Raises InvalidRequest."""
+    from iscp.cli.view.definition_files import warn_of_ignored
     from iscp.cli.view.view_order import wanted_jobs
 
     wanted = wanted_jobs(statements, client.views(account=account), target_root, tables, aliases, account)
     if invocation.output != "json":
         warn_of_ignored(statements)
     return wanted
-
-
-def warn_of_project(found: ImportedViews) -> None:
-    """Say on stderr what of a project is left out, and whether its queries are written otherwise here."""
-    for each in found.left_out:
-        say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
-    if found.views and found.rewritten:
-        say(one_line(f"warning: the queries are written for Spark, from those for {found.rewritten}"), err=True)
-
-
-def warn_of_ignored(statements: Sequence[Statement]) -> None:
-    """Warn on stderr of what statements say that has no effect here."""
-    for each in statements:
-        if ignored := getattr(each, "ignored", ()):
-            clauses = ", ".join(dict.fromkeys(ignored))
-            say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
-
-
-def refuse_empty(project: str, found: ImportedViews) -> None:
-    """Raise InvalidRequest for a project that has no view which can be taken over."""
-    if not found.views:
-        raise InvalidRequest(
-            f"holds no view that can be taken over ({len(found.left_out)} are left out)",
-            field=project,
-            remedy="Write views as CREATE MATERIALIZED VIEW; of dbt, set meta.iscp of the models, and compile",
-        )
-
-
-def refuse_uncompiled(directory: Path) -> None:
-    """Raise InvalidRequest for a directory of a dbt project, whose manifest is not there."""
-    if (directory / _DBT_PROJECT).is_file():
-        raise InvalidRequest(
-            "is a project of dbt without a target/manifest.json",
-            field=str(directory),
-            remedy="Run `dbt compile` there first",
-        )
-
-
-def read_project(project: str) -> ImportedViews:
-    """Raises InvalidRequest for a path where there is none."""
-    from iscp.cli.view.dbt_manifest import read_manifest
-    from iscp.cli.view.spark_pipeline import PIPELINE_FILES, read_pipeline
-
-    path = Path(project)
-    try:
-        if project and path.is_dir():
-            candidates = [path / name for name in (*PIPELINE_FILES, "manifest.json", "target/manifest.json")]
-            path = next((each for each in candidates if each.is_file()), path)
-            if path.is_dir():
-                refuse_uncompiled(path)
-        readable = bool(project) and path.is_file()
-    except (OSError, ValueError):
-        readable = False
-    if not readable:
-        raise InvalidRequest(
-            "is no project", field=project or "PATH", remedy="Name a spark-pipeline.yml or a manifest.json of dbt"
-        )
-    return read_manifest(path) if path.suffix == ".json" else read_pipeline(path)

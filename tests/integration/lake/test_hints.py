@@ -49,10 +49,17 @@ HINTS: dict[str, Hint] = {
     "sidecars that are away": naming(0, v2Checkpoint={"path": "x.parquet", "sidecarFiles": [{"path": "y.parquet"}]}),
     "a directory": lambda path, _: path.mkdir(),
 }
+
+
+def sparse_file(path: Path, size: int) -> None:
+    path.touch()
+    os.truncate(path, size)
+
+
 REFUSED: dict[str, Hint] = {
     "a pipe": lambda path, _: os.mkfifo(path),
     "a link": lambda path, _: path.symlink_to("/etc/hostname"),
-    "a gigabyte": lambda path, _: (path.touch(), os.truncate(path, 1 << 30)),
+    "a gigabyte": lambda path, _: sparse_file(path, 1 << 30),
 }
 EACH_TIME = ("a version of the future", "parts that are missing")
 

@@ -48,7 +48,7 @@ def queries(draw: np.random.Generator, matrix: Matrix, metric: str) -> Iterator[
     yield rows[0]
     yield rows[len(rows) // 2]
     yield rows[1] * (1 + 1e-9 * draw.standard_normal(rows.shape[1]))
-    unit: npt.NDArray[np.float64] = draw.standard_normal(rows.shape[1])
+    unit: npt.NDArray[np.float64] = draw.standard_normal((rows.shape[1],))
     yield unit * 1e-12
     yield unit * 1e12
     if metric == "dot":

@@ -118,8 +118,8 @@ def test_a_hint_that_cannot_be_done_without_is_named(uri: str, hint: str) -> Non
     assert f"{path}, a checkpoint of the table, cannot be read: it names a checkpoint" in raised.value.message
 
 
-SAYS_NOTHING = ("", "[]", "{}", '{"version": "1"}', '{"version": -4}', '{"version": true}', "{", "[" * 100_000)
-SAYS_NOTHING += ('{"version": 2.5}', '{"version": null}', f'{{"version": {10**400}}}', f'{{"version": {2**63}}}')
+SAYS_NOTHING = [*("", "[]", "{}", '{"version": "1"}', '{"version": -4}', '{"version": true}', "{", "[" * 100_000)]
+SAYS_NOTHING += [*('{"version": 2.5}', '{"version": null}', f'{{"version": {10**400}}}', f'{{"version": {2**63}}}')]
 
 
 @pytest.mark.parametrize("hint", SAYS_NOTHING, ids=lambda hint: hint[:20])
