@@ -123,8 +123,8 @@ def test_every_surface_counts_the_same_states_by_the_same_names(service: FakeAdm
     listed = admin(endpoint, "job", "list")
     assert {each["name"].partition(" ")[2]: each["condition"] for each in listed} == WORDS
     assert Counter(each["condition"] for each in listed) == wanted
-    assert {each: admin(endpoint, "job", "count", "--state", each)["count"] for each in Condition} == wanted
-    assert {each: len(admin(endpoint, "job", "list", "--state", each)) for each in Condition} == wanted
+    assert {each: admin(endpoint, "job", "count", "--state", each.value)["count"] for each in Condition} == wanted
+    assert {each: len(admin(endpoint, "job", "list", "--state", each.value)) for each in Condition} == wanted
     checked = admin(endpoint, "job", "check")
     assert {each: checked[each] for each in Condition} == wanted
     assert admin(endpoint, "top", "--once")["counts"] == wanted
