@@ -6,7 +6,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from iscp.adapters.oidc.jwks_keys import JwksKeys, read_jwks
-from iscp.adapters.system.http_exchange import Peers, exchange, failure_words
+from iscp.adapters.system.http_exchange import HttpPeers, exchange, failure_words
 from iscp.core.access.security_config import OidcConfig
 from iscp.core.values.errors import Unavailable
 
@@ -34,7 +34,7 @@ class HttpJwks:
                 {"accept": "application/json"},
                 timeout_s=self._timeout_s,
                 bytes_max=JWKS_BYTES_MAX,
-                peers=Peers(ca_file=self._config.ca_file),
+                peers=HttpPeers(ca_file=self._config.ca_file),
             )
         except OSError as error:
             late = isinstance(error, TimeoutError)

@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class HttpPeers:
     """The authorities that are trusted (empty: those of the machine), what this side shows, and the proxy in between.
 
     The files are read for each exchange, as they may have been replaced.
@@ -61,7 +61,7 @@ def exchange(
     *,
     timeout_s: float,
     bytes_max: int,
-    peers: Peers = Peers(),
+    peers: HttpPeers = HttpPeers(),
     status_alone: bool = False,
 ) -> Answer:
     """Send a request to a URL that `url_fault` has nothing against, and return the answer, whatever its status.
@@ -138,7 +138,7 @@ def _status_of(line: bytes) -> int:
     return int(status)
 
 
-def _connect(host: str, port: int, tls: bool, peers: Peers, until_s: float) -> socket.socket:
+def _connect(host: str, port: int, tls: bool, peers: HttpPeers, until_s: float) -> socket.socket:
     via = urlsplit(peers.proxy)
     opened = _open(via.hostname, via.port or 80, until_s) if via.hostname else _open(host, port, until_s)
     try:

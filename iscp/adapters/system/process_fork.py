@@ -29,7 +29,7 @@ _THREADS = {"tokio-rt-worker": Before.TABLES, "lance-cpu": Before.INDEXES, "lanc
 """Threads of libraries by their names on Linux, which show that a program has used these by itself."""
 
 
-class _Known:
+class _DeedsBeforeForks:
     """The deeds of this process, and those of the ones that it was forked from, with the newest of these."""
 
     done: ClassVar[set[Before]] = set()
@@ -43,14 +43,14 @@ def refuse_fork(what: str, *deeds: Before) -> None:
     Raises InvalidRequest if one that it was forked from has done the same.
     """
     for each in deeds:
-        if each in _Known.lost:
+        if each in _DeedsBeforeForks.lost:
             raise InvalidRequest(
-                f"cannot be used in the process {os.getpid()}: it was forked from {_Known.forked_from}, "
+                f"cannot be used in the process {os.getpid()}: it was forked from {_DeedsBeforeForks.forked_from}, "
                 f"which had {each.value} by then",
                 field=what,
                 remedy="Start processes by `spawn` or `forkserver`, or do that in no process that forks",
             )
-        _Known.done.add(each)
+        _DeedsBeforeForks.done.add(each)
 
 
 class OwnProcess:
@@ -75,20 +75,20 @@ class OwnProcess:
 
 
 def _note_deeds() -> None:
-    _Known.forked_from = os.getpid()
+    _DeedsBeforeForks.forked_from = os.getpid()
     spark = sys.modules.get("pyspark")
     if getattr(getattr(spark, "SparkContext", None), "_gateway", None) is not None:
-        _Known.done.add(Before.SPARK)
+        _DeedsBeforeForks.done.add(Before.SPARK)
     with suppress(OSError):  # no Linux
         for thread in Path("/proc/self/task").iterdir():
             with suppress(OSError):  # it has just ended
                 if (deed := _THREADS.get((thread / "comm").read_text().strip())) is not None:
-                    _Known.done.add(deed)
+                    _DeedsBeforeForks.done.add(deed)
 
 
 def _lose_deeds() -> None:
-    _Known.lost |= _Known.done
-    _Known.done = set()
+    _DeedsBeforeForks.lost |= _DeedsBeforeForks.done
+    _DeedsBeforeForks.done = set()
 
 
 os.register_at_fork(before=_note_deeds, after_in_child=_lose_deeds)

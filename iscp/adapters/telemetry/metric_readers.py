@@ -12,7 +12,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, PeriodicExportingMetricReader
 from prometheus_client import CollectorRegistry
 
-from iscp.adapters.system.http_exchange import Peers, exchange, failure_words
+from iscp.adapters.system.http_exchange import HttpPeers, exchange, failure_words
 from iscp.adapters.telemetry.observed_readings import ObservedReadings
 
 EXPORT_TIMEOUT_S = 10.0
@@ -96,7 +96,7 @@ class _BoundedSession(requests.Session):
         response.headers.update(answer.headers)
         return response
 
-    def _peers(self, url: str) -> Peers:
+    def _peers(self, url: str) -> HttpPeers:
         given = self.merge_environment_settings(url, {}, False, self.verify, self.cert)
         verify, shown = given["verify"], given["cert"]
         proxy = requests.utils.select_proxy(url, given["proxies"]) or ""
@@ -104,4 +104,4 @@ class _BoundedSession(requests.Session):
             raise requests.exceptions.InvalidProxyURL("the proxy for the collector is not reached by http")
         cert_file, key_file = shown if isinstance(shown, tuple) else (shown or "", "")
         ca_file = verify if isinstance(verify, str) else requests.utils.DEFAULT_CA_BUNDLE_PATH
-        return Peers(ca_file, cert_file, key_file, proxy)
+        return HttpPeers(ca_file, cert_file, key_file, proxy)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import iscp
-from iscp.adapters.system.http_exchange import Answer, Peers, exchange
+from iscp.adapters.system.http_exchange import Answer, HttpPeers, exchange
 from tests.fakes.webhooks import HttpReceiver
 
 ANSWER = b"HTTP/1.1 418 Teapot\r\nX-Kind: Short\r\ncontent-length: 5\r\n\r\nshort"
@@ -118,7 +118,7 @@ def test_one_who_takes_nothing_is_given_up_in_time() -> None:
 def test_a_proxy_is_given_the_whole_address(receiver: HttpReceiver) -> None:
     proxy = f"http://user:p%40ss@127.0.0.1:{receiver.port}"
     answer = exchange(
-        "POST", "http://collector:4318/v1?a=b", b"x", {}, timeout_s=10.0, bytes_max=1_000, peers=Peers(proxy=proxy)
+        "POST", "http://collector:4318/v1?a=b", b"x", {}, timeout_s=10.0, bytes_max=1_000, peers=HttpPeers(proxy=proxy)
     )
     assert answer.status == 418
     (received,) = receiver.received
@@ -128,7 +128,7 @@ def test_a_proxy_is_given_the_whole_address(receiver: HttpReceiver) -> None:
         f"basic {base64.b64encode(b'user:p@ss').decode().lower()}",
     )
     with pytest.raises(OSError, match="the proxy answers 418"):
-        exchange("GET", "https://collector/", None, {}, timeout_s=10.0, bytes_max=1_000, peers=Peers(proxy=proxy))
+        exchange("GET", "https://collector/", None, {}, timeout_s=10.0, bytes_max=1_000, peers=HttpPeers(proxy=proxy))
     assert receiver.received[1].line == "CONNECT collector:443 HTTP/1.1"
 
 
