@@ -81,7 +81,7 @@ class Retriever(Protocol):
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         """Return the net changes by `key` (TAIL), of the rows for which `where` holds."""
 
-    def keyed_rows(self) -> KeyedRows:
+    def rows_of_changed_keys(self) -> KeyedRows:
         """Return the keys that have changed (TAIL), and all rows that the source has of them at `to`."""
 
     @property

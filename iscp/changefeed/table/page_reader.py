@@ -120,7 +120,7 @@ class PageReader:
     def _read_whole(self, span: Sequence[FeedFile], after: str) -> pa.Table:
         found = []
         for each in span:
-            with _opened(self._uri, each) as file:
+            with _open_group(self._uri, each) as file:
                 for number in file.groups:
                     group = self._share.read(file, number, each.path)
                     rows = group.filter(pc.greater(group[ULID_TEXT], after))
@@ -206,7 +206,7 @@ class _OrderedFile:
 
     def behind(self, after: str, limit: int, share: _Share) -> pa.Table:
         """Return the first `limit` rows behind a ulid, or fewer where `share` is used up."""
-        with _opened(self._uri, self._about) as file:
+        with _open_group(self._uri, self._about) as file:
             found, rows = [file.schema_arrow.empty_table()], 0
             for number in groups_between(file, after):
                 if number != self._number:
@@ -221,7 +221,7 @@ class _OrderedFile:
 
 
 @contextmanager
-def _opened(uri: str, file: FeedFile) -> Iterator[BoundedParquet]:
+def _open_group(uri: str, file: FeedFile) -> Iterator[BoundedParquet]:
     """Open a file of a feed. Raises PermanentError where it is damaged."""
     try:
         with open_parquet(uri, file.path, file.size) as opened:

@@ -18,7 +18,7 @@ from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import Condition, Reason
+from iscp.core.job.job_row import JobCondition, Reason
 from iscp.core.values.errors import JobNotFound
 
 UNPROBED_MAX_S = 600.0
@@ -57,7 +57,7 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
     findings = [found for job in jobs if (found := finding_of(job, max_lag_s, now_s))]
     known = {(found.account, found.table, found.name): found.condition for found in findings}
     counts = Counter(known.get((job.account, job.table, job.name), condition_within(job, max_lag_s)) for job in jobs)
-    _show(invocation, findings, {"checked": len(jobs), **{each.value: counts[each] for each in Condition}})
+    _show(invocation, findings, {"checked": len(jobs), **{each.value: counts[each] for each in JobCondition}})
     if not jobs:
         none = JobNotFound("no job matches", about="T", remedy="See `iscp-admin job list`")
         show_error(none, invocation.output)
@@ -80,13 +80,13 @@ def finding_of(job: JobView, max_lag_s: float | None, now_s: float) -> Finding |
     condition, status = condition_within(job, max_lag_s), job.status
 
     def found(why: str) -> Finding:
-        word = Condition.LATE if condition == Condition.FRESH else condition
+        word = JobCondition.LATE if condition == JobCondition.FRESH else condition
         return Finding(job.account, job.table, job.name, word, word, job.lag_s, why)
 
     fault = f": {status.error_code} {status.error_msg}" if status.error_code else ""
-    if condition == Condition.FAILED:
+    if condition == JobCondition.FAILED:
         return found(f"it waits for somebody to act{fault}")
-    if condition == Condition.QUARANTINED:
+    if condition == JobCondition.QUARANTINED:
         return found(f"it is quarantined{fault}")
     paused = ", and it is paused" if job.reason is Reason.PAUSED else fault
     if job.applied_version < 0:
@@ -108,5 +108,5 @@ def _show(invocation: Invocation, findings: Sequence[Finding], counts: dict[str,
     if findings:
         rows = [(found.table, found.name, found.condition, found.why) for found in findings]
         table(("TABLE", "NAME", "STATE", "WHY"), rows, wide=invocation.wide)
-    words = ", ".join(f"{counts[each]} {each}" for each in Condition if counts[each])
+    words = ", ".join(f"{counts[each]} {each}" for each in JobCondition if counts[each])
     say(f"{job_words(counts['checked'])}{': ' if words else ''}{words}")

@@ -37,7 +37,7 @@ from iscp.cli.shell.left_out_lines import show_left_out
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
 from iscp.core.api.api_requests import JobFilter
-from iscp.core.job.job_row import Condition, JobState, Reason
+from iscp.core.job.job_row import JobCondition, JobState, Reason
 from iscp.core.job.name_patterns import is_pattern
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +66,7 @@ class StateType(click.Choice[str]):
     """A condition, or for scripts of before the state that the job log has."""
 
     def __init__(self) -> None:
-        super().__init__([each.value for each in (*Condition, *JobState)])
+        super().__init__([each.value for each in (*JobCondition, *JobState)])
 
 
 @click.group(cls=AliasedGroup)
@@ -82,7 +82,7 @@ def _filtered(command: F) -> F:
     """Give a command the arguments and options that say which jobs are meant, as `_filter` takes them."""
     options = (
         jobs_arguments,
-        click.option("--state", type=StateType(), metavar="STATE", help=f"One of {', '.join(Condition)}."),
+        click.option("--state", type=StateType(), metavar="STATE", help=f"One of {', '.join(JobCondition)}."),
         click.option("--reason", type=click.Choice([reason.value for reason in Reason])),
         click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table."),
         of_account,
@@ -98,8 +98,8 @@ def _filter(
     tables: str, names: str, table: str | None, failed: bool, state: str | None, **wanted: Any
 ) -> dict[str, Any]:
     """Return the filter that `Client.jobs` takes; what it says of conditions is left to `_matching`."""
-    if failed and state not in (None, Condition.FAILED):
-        raise click.UsageError(f"--failed is --state {Condition.FAILED}: it cannot go with --state {state}")
+    if failed and state not in (None, JobCondition.FAILED):
+        raise click.UsageError(f"--failed is --state {JobCondition.FAILED}: it cannot go with --state {state}")
     wanted["state"] = state if state in {*JobState} else None
     if table and not is_pattern(tables):
         raise click.UsageError("Give the table once: as T, or by --table")
@@ -108,7 +108,7 @@ def _filter(
 
 def _condition(*, failed: bool, state: str | None, **_: Any) -> str:
     """Return the condition that jobs are to have; empty: any. The words of the job log are left to the node."""
-    return Condition.FAILED if failed else state if state and state in {*Condition} else ""
+    return JobCondition.FAILED if failed else state if state and state in {*JobCondition} else ""
 
 
 @job.command(name="list")

@@ -105,7 +105,7 @@ def read_definitions(paths: Sequence[str], *, quiet: bool) -> Definitions:
 
     Raises InvalidRequest, with all faults that there are.
     """
-    refusals, reading = Refusals(), _Reading(quiet)
+    refusals, reading = Refusals(), _DefinitionReader(quiet)
     found: list[str] = []
     for given in paths:
         with refusals.collect():
@@ -120,7 +120,7 @@ def read_definitions(paths: Sequence[str], *, quiet: bool) -> Definitions:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _DefinitionReader:
     """The definitions that were read so far."""
 
     quiet: bool

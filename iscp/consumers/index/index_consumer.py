@@ -240,7 +240,7 @@ class IndexConsumer(Consumer):
         self, index: OpenIndex, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext
     ) -> int:
         """Make the index have what the source has of the keys that have changed; return how many rows went or came."""
-        keyed, known, changed = retriever.keyed_rows(), self.stored_vectors(index), 0
+        keyed, known, changed = retriever.rows_of_changed_keys(), self.stored_vectors(index), 0
         encoder = self._plan.encoder(commit.dataset.schema, context.guard)
         with split_by_key(context.session, self.wanted(keyed.rows), self._row.spec) as split:
             for table in index_tables(keyed.keys):

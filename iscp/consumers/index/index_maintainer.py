@@ -43,13 +43,13 @@ CLOSE_S = 600.0
 class IndexMaintainer:
     """Maintains the indexes of a process, one after another. Safe for threads."""
 
-    def __init__(self, clock: Clock, *, awaited: bool = False) -> None:
+    def __init__(self, clock: Clock, *, awaited: bool = False, awaited_s: float = AWAITED_S) -> None:
         """`awaited`: runs wait for what they have hastened (`wait`), and `close` ends it, before the process ends.
 
         Otherwise its end cuts maintenance off, wherever that is; then Lance aborts the process if it is at work.
         """
         self.clock = clock
-        self._awaited = awaited
+        self._awaited, self._awaited_s = awaited, awaited_s
         self._pending: OrderedDict[str, tuple[IndexStore, MaintenanceLimits]] = OrderedDict()
         self._changed = threading.Condition()
         self._at_work = threading.Lock()
@@ -83,7 +83,7 @@ class IndexMaintainer:
 
     def wait(self, store: IndexStore, stopped: Callable[[], bool]) -> str:
         """Wait until an index is maintained that was hastened; return why it is not, or an empty text."""
-        root, until_s = store.root, self.clock.monotonic_s() + AWAITED_S
+        root, until_s = store.root, self.clock.monotonic_s() + self._awaited_s
         with self._changed:
             while root == self._current or root in self._pending:
                 if stopped() or self._closed:
@@ -91,7 +91,7 @@ class IndexMaintainer:
                         f"the index {root} is not maintained, as the run was ended; the next run that changes it does"
                     )
                 if self.clock.monotonic_s() >= until_s:
-                    return f"the index {root} is still being maintained after {AWAITED_S:.0f} s"
+                    return f"the index {root} is still being maintained after {self._awaited_s:.0f} s"
                 self._changed.wait(STOP_SEEN_S)
             return self._unmaintained.pop(root, "")
 

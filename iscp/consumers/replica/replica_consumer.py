@@ -198,7 +198,7 @@ class ReplicaConsumer(Consumer):
         self, context: ConsumeContext, retriever: Retriever, tag: CommitTag, dead: DeadLetterBox
     ) -> Consumed:
         """Make the target, and the dead letters, have what the source has of the keys that have changed."""
-        keyed = retriever.keyed_rows()
+        keyed = retriever.rows_of_changed_keys()
         rows = self.wanted(keyed.rows)
         self._refuse_unlike(rows)
         with split_by_key(context.session, rows, self._policies) as split:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from iscp.core.job.job_row import Condition, JobState, JobStatus, Reason, condition_of
+from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason, condition_of
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.progress import RunProgress
@@ -91,7 +91,7 @@ class JobView:
     and no comparison requested. `figures` of an index are by the names that docs/cli.md lists; if they could not be
     read, `figures_fault` says why. `retained_s`: for so many seconds its sources retain what was removed from them; it
     is known of jobs that lag for long, and 0 of others. `condition` is the word for all of it (a
-    Condition; an empty one is found by the other fields).
+    JobCondition; an empty one is found by the other fields).
     """
 
     account: str
@@ -125,7 +125,7 @@ class JobView:
         if not self.condition:
             object.__setattr__(self, "condition", self.condition_if(late=self.late))
 
-    def condition_if(self, *, late: bool) -> Condition:
+    def condition_if(self, *, late: bool) -> JobCondition:
         """Return the condition if the job lay behind by too much, or if it did not."""
         code, at = int(self.status.error_code), self.applied_version
         return condition_of(self.state, self.reason, code, applied_version=at, lag_s=self.lag_s, late=late)

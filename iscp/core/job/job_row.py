@@ -50,7 +50,7 @@ class Reason(StrEnum):
     __hash__ = str.__hash__
 
 
-class Condition(StrEnum):
+class JobCondition(StrEnum):
     """The one word by which users are shown how a job is, everywhere. The worst comes first.
 
     FAILED: it waits for somebody to act. QUARANTINED: it keeps failing, and is tried rarely. RETRYING: it is tried
@@ -75,20 +75,20 @@ _AWAY = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT, ErrorCode.STORAGE})
 
 def condition_of(
     state: JobState, reason: Reason, error_code: int, *, applied_version: int, lag_s: float, late: bool
-) -> Condition:
+) -> JobCondition:
     """Return the condition of a job by what its row says, and by its lag at most (-1: not known)."""
     nameless = error_code == ErrorCode.OK and reason is Reason.NONE
     if state is JobState.ERROR and (error_code >= PERMANENT_FROM or nameless):
-        return Condition.FAILED
+        return JobCondition.FAILED
     if reason is Reason.PAUSED:
-        return Condition.PAUSED
+        return JobCondition.PAUSED
     if reason is Reason.QUARANTINED and error_code not in _AWAY:
-        return Condition.QUARANTINED
+        return JobCondition.QUARANTINED
     if state is JobState.ERROR or reason in (Reason.RETRYING, Reason.QUARANTINED):
-        return Condition.RETRYING
+        return JobCondition.RETRYING
     if applied_version < 0 or reason is Reason.BUILDING:
-        return Condition.BUILDING
-    return Condition.LATE if late or lag_s < 0 else Condition.FRESH
+        return JobCondition.BUILDING
+    return JobCondition.LATE if late or lag_s < 0 else JobCondition.FRESH
 
 
 class Deletion(StrEnum):

@@ -125,12 +125,12 @@ def _squares(matrix: npt.NDArray[np.float32]) -> Reals:
     return squares
 
 
-class _Content(Protocol):
+class _RowContent(Protocol):
     @property
     def bytes(self) -> int: ...
 
 
-C = TypeVar("C", bound=_Content)
+C = TypeVar("C", bound=_RowContent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,11 @@ class FreshRows(Generic[C]):
         return living
 
 
-def _bytes(rows: FreshRows[_Content]) -> int:
+def _bytes(rows: FreshRows[_RowContent]) -> int:
     return rows.bytes
 
 
-_CACHE: RecentValues[_Name, FreshRows[_Content]] = RecentValues(CACHED_BYTES_MAX, _bytes)
+_CACHE: RecentValues[_Name, FreshRows[_RowContent]] = RecentValues(CACHED_BYTES_MAX, _bytes)
 _SEEN: RecentValues[_Name, bool] = RecentValues(SEEN_MAX)
 
 
@@ -187,9 +187,9 @@ def cached_texts(
     return _cached(name, dataset, fragment, list(columns.values()), coded)
 
 
-def are_cached_together(rows: int, dimension: int) -> bool:
+def are_cached_together(rows: int, dimension: int, bytes_max: int) -> bool:
     """Return whether the cache has room for so many vectors: fewer would drive each other out in each search."""
-    return rows * dimension * np.dtype(np.float32).itemsize <= CACHED_BYTES_MAX
+    return rows * dimension * np.dtype(np.float32).itemsize <= bytes_max
 
 
 def cached_vectors(dataset: LanceDataset, fragment: LanceFragment) -> FreshRows[VectorRows] | None:
@@ -238,5 +238,5 @@ def _cached(
         columns=[KEY, *columns], fragments=[fragment], with_row_address=True, scan_in_order=True
     ).to_table()
     made = FreshRows(rows[ADDRESS].to_numpy().astype(np.uint64), rows[KEY].to_pylist(), content_of(rows))
-    _CACHE.put(name, cast(FreshRows[_Content], made))
+    _CACHE.put(name, cast(FreshRows[_RowContent], made))
     return made

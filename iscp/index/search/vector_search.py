@@ -28,7 +28,14 @@ from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.document_scores import parts_of
 from iscp.index.search.filters import TRUE
-from iscp.index.search.fresh_rows import FreshRows, VectorRows, are_cached_together, cached_vectors, living_rows
+from iscp.index.search.fresh_rows import (
+    CACHED_BYTES_MAX,
+    FreshRows,
+    VectorRows,
+    are_cached_together,
+    cached_vectors,
+    living_rows,
+)
 from iscp.index.search.ranked_rows import BestRows, RankedRow
 
 if TYPE_CHECKING:
@@ -120,7 +127,14 @@ def checked_vector(vector: Sequence[float], dimension: int, metric: Metric) -> n
 class VectorSearch:
     """Searches by vectors in one version of an index. `condition` is a filter of Lance's."""
 
-    def __init__(self, searched: SearchedIndex, condition: str = TRUE, numbers_at_once: int = NUMBERS_AT_ONCE) -> None:
+    def __init__(
+        self,
+        searched: SearchedIndex,
+        condition: str = TRUE,
+        numbers_at_once: int = NUMBERS_AT_ONCE,
+        numbers_scanned: int = NUMBERS_SCANNED,
+        cached_bytes_max: int = CACHED_BYTES_MAX,
+    ) -> None:
         vector = searched.definition.vector
         if vector is None or not searched.has_vectors:
             raise InvalidRequest(
@@ -129,7 +143,8 @@ class VectorSearch:
                 remedy="Search it by words, or search an index of the kind vector or search",
             )
         self._metric = vector.metric
-        self._numbers_at_once = numbers_at_once
+        self._numbers_at_once, self._numbers_scanned = numbers_at_once, numbers_scanned
+        self._cached_bytes_max = cached_bytes_max
         self._searched = searched
         self._dataset: LanceDataset = searched.index.dataset
         self._condition = None if condition == TRUE else condition
@@ -168,7 +183,7 @@ class VectorSearch:
             if each.fragment_id not in covered and not (each.fragment_id == head and each.physical_rows == 1)
         ]
         cached: dict[int, FreshRows[VectorRows]] = {}
-        if are_cached_together(sum(each.physical_rows for each in fresh), self.dimension):
+        if are_cached_together(sum(each.physical_rows for each in fresh), self.dimension, self._cached_bytes_max):
             found = ((each.fragment_id, cached_vectors(self._dataset, each)) for each in fresh)
             cached = {number: rows for number, rows in found if rows is not None}
         scanned = {each.fragment_id: each for each in fresh}
@@ -191,7 +206,7 @@ class VectorSearch:
             filter=self._condition,
             fragments=fragments,
             with_row_address=True,
-            batch_size=max(1, NUMBERS_SCANNED // self.dimension),
+            batch_size=max(1, self._numbers_scanned // self.dimension),
         )
         addresses, scores = np.empty(0, np.uint64), np.empty(0)
         for batch in scanner.to_batches():

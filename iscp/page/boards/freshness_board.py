@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from iscp.core.job.job_row import Condition
+from iscp.core.job.job_row import JobCondition
 from iscp.page.boards.job_facts import JobFacts, distinct
 from iscp.page.boards.shown_values import short
 
@@ -65,7 +65,7 @@ def read_filter(query: Mapping[str, str]) -> FreshnessFilter:
     return FreshnessFilter(
         account=text("account"),
         kind=text("kind"),
-        condition=text("condition") if query.get("condition") in {*Condition} else "",
+        condition=text("condition") if query.get("condition") in {*JobCondition} else "",
         words=text("words"),
         page=page_of(query),
     )
@@ -93,7 +93,7 @@ def freshness_board(
         found=len(matching),
         pages=pages,
         total=len(jobs),
-        counts={name: counts[name] for name in Condition if counts[name]},
+        counts={name: counts[name] for name in JobCondition if counts[name]},
         accounts=distinct((job.account for job in jobs), CHOICES_MAX),
         kinds=distinct((job.kind for job in jobs), CHOICES_MAX),
     )
@@ -101,7 +101,7 @@ def freshness_board(
 
 def badness(job: JobFacts) -> tuple[int, float, float]:
     """Return what orders the board, greater for what is worse: the condition, the lag in target lags, the lag."""
-    rank = len(Condition) - list(Condition).index(Condition(job.condition))
+    rank = len(JobCondition) - list(JobCondition).index(JobCondition(job.condition))
     return rank, job.lag_s / job.target_lag_s if job.target_lag_s > 0 else 0.0, job.lag_s
 
 

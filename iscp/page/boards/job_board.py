@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import Condition, JobState, Reason
+from iscp.core.job.job_row import JobCondition, JobState, Reason
 from iscp.core.values.progress import RunProgress
 from iscp.page.boards.job_facts import JobFacts, error_name, facts_of, spec_text
 from iscp.page.boards.shown_values import age, count, lag, moment, share, short, size, span, until, version
@@ -123,7 +123,7 @@ def why_it_waits(job: JobView, now_s: float) -> str:
         return f"Its target {'was not deleted: see what is wrong' if failed else 'is being deleted; then it goes'}."
     if job.reason is Reason.PAUSED:
         return "It is paused, until somebody resumes it."
-    if job.condition == Condition.FAILED:
+    if job.condition == JobCondition.FAILED:
         return "It has failed, and waits for somebody: see what is wrong, then resume or resync it."
     if not job.node_id:
         return "No node has its table now: it waits for the owner to assign it."

@@ -51,7 +51,7 @@ class ParquetRows:
         bound, coded = file.decoded_bytes_max(groups, names, allowance.left), False
         if bound > allowance.left:
             bound, coded = file.decoded_bytes_max(groups, names, allowance.left, coded=True), True
-        with allowance.reserved(bound):
+        with allowance.reserve(bound):
             rows = file.read_groups(groups, names, None, file.texts if coded else ())
             allowance.take(sum(map(decoded_bytes, rows.columns)) if coded else rows.nbytes)
         return rows

@@ -108,7 +108,7 @@ class DeltaSink:
         elif table_exists(self._uri):
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
-            with self._doubted(tag), delta_faults(f"create {self._uri}"):
+            with self._find_own_commit(tag), delta_faults(f"create {self._uri}"):
                 properties = PROPERTIES | (_CDF if with_cdf else {}) | (VECTORS if marks_rows else {})
                 create_target(self._uri, plain(json.loads(schema_json)), properties, tag)
         return self._confirm_commit(tag)
@@ -156,7 +156,7 @@ class DeltaSink:
     @charged_as(UsagePart.COMMIT)
     def append(self, rows: Rows, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
-        with self._doubted(tag):
+        with self._find_own_commit(tag):
             if not self._append_directly(rows, tag):
                 frame = rows.frame
                 if not self.schema_matches(frame.schema.json()):
@@ -185,7 +185,7 @@ class DeltaSink:
         if found.way is Way.WIDEN:
             self._columns = None
             enable_features(found.frame.sparkSession, self._uri, found.frame.schema)
-        with self._doubted(tag):
+        with self._find_own_commit(tag):
             append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
         return self._confirm_commit(tag)
 
@@ -224,7 +224,7 @@ class DeltaSink:
         self._ready_to_commit(guard)
         self._columns = None
         enable_features(frame.sparkSession, self._uri, frame.schema)
-        with self._doubted(tag):
+        with self._find_own_commit(tag):
             overwrite_by_spark(frame, self._uri, tag)
         return self._confirm_commit(tag)
 
@@ -233,7 +233,7 @@ class DeltaSink:
         """Upsert and delete by key; null equals null."""
         self._ready_to_commit(guard)
         table = rows.table
-        with self._doubted(tag):
+        with self._find_own_commit(tag):
             if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
                 leave_to_spark(f"rows are merged into {self._uri} by Spark", unless_known=table is None)
                 merge_by_spark(session, self._uri, rows.frame, key, tag, rows.reread)
@@ -246,7 +246,7 @@ class DeltaSink:
         if not key:
             return self.append(Rows(lambda: frame.drop(OP)), tag, guard)
         self._ready_to_commit(guard)
-        with self._doubted(tag):
+        with self._find_own_commit(tag):
             # A row that matches nothing is inserted, whatever there is.
             merge_by_spark(session, self._uri, frame, key, tag, only_where=f" AND s.{OP} <> 'n'")
         return self._confirm_commit(tag)
@@ -300,12 +300,12 @@ class DeltaSink:
 
     def _commit_actions(self, actions: Sequence[AddAction], mode: str, tag: CommitTag) -> None:
         """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
-        with self._doubted(tag), delta_faults(f"commit seq {tag.seq} to {self._uri}"):
+        with self._find_own_commit(tag), delta_faults(f"commit seq {tag.seq} to {self._uri}"):
             table = open_delta(self._uri, version=tag.base_version)
             table.create_write_transaction([*actions], mode, table.schema(), commit_properties=commit_properties(tag))
 
     @contextmanager
-    def _doubted(self, tag: CommitTag) -> Iterator[None]:
+    def _find_own_commit(self, tag: CommitTag) -> Iterator[None]:
         """Pass over a fault of a commit that is there none the less: the answer to it was lost, or what came after it
         has failed.
 

@@ -54,7 +54,7 @@ def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table
     def read(path: str) -> pa.Table:
         with (
             open_parquet(uri, path, None) as file,
-            allowance.reserved(file.decoded_bytes_max(file.groups, names, allowance.left)),
+            allowance.reserve(file.decoded_bytes_max(file.groups, names, allowance.left)),
         ):
             rows = file.read_groups(file.groups, names, None)
             allowance.take(rows.nbytes)

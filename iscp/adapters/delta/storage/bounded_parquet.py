@@ -33,6 +33,7 @@ FIXED_BYTES = 17
 """The widest number, a decimal, with its bits of the null bitmap."""
 
 OFFSET_BYTES = 4
+"""Bytes of the place of a text, or of a list, in its array."""
 
 _PADDING_BYTES = 100
 """Bytes that pyarrow reads beyond a column's part of old files (PARQUET-816)."""
@@ -85,7 +86,7 @@ class Allowance:
             self.left -= size
 
     @contextmanager
-    def reserved(self, size: int) -> Iterator[None]:
+    def reserve(self, size: int) -> Iterator[None]:
         """Keep so much free for what is decoded meanwhile, which is counted by `take` as soon as it is there.
 
         Waits for others that decode; raises TooLarge where less is left without them.
@@ -148,7 +149,7 @@ class ChunkPages:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ColumnChunk:
     """A column's part of a row group, by the footer: where it begins, and its bytes in the file and unpacked, its
     values, and the bounds of them, as the footer has these; `has_dictionary`: it says that there is one.
     """
@@ -171,7 +172,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldBytes:
     """Bytes of the file from `begin` on."""
 
     begin: int
@@ -227,7 +228,7 @@ class BoundedParquet:
         Raises TooLarge where they take more even so.
         """
         leaves = self._leaves(names)
-        with self._held(numbers, leaves):
+        with self._hold_columns(numbers, leaves):
             if bytes_max is not None and self._sum(numbers, leaves, coded, bytes_max) > bytes_max:
                 coded = self.texts
                 if self._sum(numbers, leaves, coded, bytes_max) > bytes_max:
@@ -242,7 +243,7 @@ class BoundedParquet:
         besides, while texts are dictionaries where `coded`; an exact number only up to `enough`.
         """
         leaves = self._leaves(names)
-        with self._held(numbers, leaves):
+        with self._hold_columns(numbers, leaves):
             return self._sum(numbers, leaves, self.texts if coded else (), enough)
 
     @cached_property
@@ -258,7 +259,7 @@ class BoundedParquet:
             column.path for column, kind in zip(columns, kinds, strict=True) if pa.types.is_dictionary(kind)
         )
 
-    def chunks(self, path: str) -> list[Chunk]:
+    def chunks(self, path: str) -> list[ColumnChunk]:
         """Return the parts of the leaf of that path, of each row group."""
         if (place := self._leaves([path]).get(path)) is None:
             raise pa.ArrowInvalid(f"{self._path}: it has no column {path}")
@@ -326,10 +327,10 @@ class BoundedParquet:
                 check_footer(lambda at, count: walked[at - begin : at - begin + count], size)
             except OddFooterError as error:
                 raise RefusedFileError(self._path, f"is not opened: {error}") from error
-        self._file.hold(_Held(size - tail, pa.py_buffer(content)))
+        self._file.hold(_HeldBytes(size - tail, pa.py_buffer(content)))
         return max(1, length)
 
-    def _read_chunks(self, length: int) -> list[list[Chunk]]:
+    def _read_chunks(self, length: int) -> list[list[ColumnChunk]]:
         end, leaves = self._source.size - END_BYTES, len(self.metadata.schema)
         try:
             footer, _ = _read_struct(self._file.read_held(end - length, length), 0, 0)
@@ -341,14 +342,14 @@ class BoundedParquet:
         return groups
 
     @contextmanager
-    def _held(self, numbers: Iterable[int], leaves: Mapping[str, int]) -> Iterator[None]:
+    def _hold_columns(self, numbers: Iterable[int], leaves: Mapping[str, int]) -> Iterator[None]:
         """Hold the bytes of these columns of some row groups while they are walked and decoded."""
         before = self._file.held
         try:
             for begin, end in self._spans(numbers, leaves):
                 if not any(each.begin <= begin and end <= each.end for each in self._file.held):
                     content = self._source.read_at(begin, end - begin + _PADDING_BYTES)
-                    self._file.hold(_Held(begin, pa.py_buffer(content)))
+                    self._file.hold(_HeldBytes(begin, pa.py_buffer(content)))
             yield
         finally:
             self._file.held = before
@@ -398,9 +399,9 @@ class _HeldFile(io.RawIOBase):
         super().__init__()
         self._size = size
         self._at = 0
-        self.held: tuple[_Held, ...] = ()
+        self.held: tuple[_HeldBytes, ...] = ()
 
-    def hold(self, part: _Held) -> None:
+    def hold(self, part: _HeldBytes) -> None:
         self.held = (*self.held, part)
 
     def read_held(self, begin: int, length: int) -> memoryview:
@@ -422,9 +423,6 @@ class _HeldFile(io.RawIOBase):
     def size(self) -> int:
         return self._size
 
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
@@ -439,12 +437,12 @@ class _HeldFile(io.RawIOBase):
         return bytes(self.read_buffer(self._size if size < 0 else size))
 
 
-def _chunk(column: Mapping[int, Any]) -> Chunk:
+def _chunk(column: Mapping[int, Any]) -> ColumnChunk:
     """Return a column's part by its metadata. Raises KeyError and TypeError where these are none."""
     begin, dictionary = column[_DATA_AT], column.get(_DICTIONARY_AT)
     known = column.get(_STATISTICS, {})
     low, high = known.get(_LEAST), known.get(_GREATEST)
-    return Chunk(
+    return ColumnChunk(
         begin=dictionary if dictionary is not None and 0 < dictionary < begin else begin,
         length=operator.index(column[_CHUNK_PACKED]),
         unpacked=operator.index(column[_CHUNK_UNPACKED]),

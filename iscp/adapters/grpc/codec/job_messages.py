@@ -7,7 +7,7 @@ from iscp.adapters.grpc.codec.json_objects import json_object, object_json
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec
 from iscp.core.api.api_views import JobView, LeftOutRow, LeftOutRows
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import Condition, Deletion, JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobCondition, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.job.usage import Usage
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
@@ -29,7 +29,7 @@ _FIGURES = Codec(MaintenanceFigures, pb.UpkeepFigures)
 
 UPKEEP = Codec(JobMaintenance, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)
 PROGRESS = Codec(RunProgress, pb.Progress)
-_CONDITION = FieldCodec(str, lambda text: text if text in {*Condition} else "")
+_CONDITION = FieldCodec(str, lambda text: text if text in {*JobCondition} else "")
 JOB = Codec(
     JobView,
     pb.Job,

@@ -114,7 +114,7 @@ class IterationRetriever:
         conditions = [each for each in (where, self._range) if each]
         return self._count_changed(self._feed.net(key, conditions, columns=self._compared_columns))
 
-    def keyed_rows(self) -> KeyedRows:
+    def rows_of_changed_keys(self) -> KeyedRows:
         assert self._feed is not None
         found = self._feed.of_keys(self._spec.key)
         if found.keys.table is not None:

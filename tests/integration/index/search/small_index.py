@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from iscp.index.lance.key_texts import key_texts
 from iscp.index.lance.row_encoder import Embed, RowEncoder, RowRules
 from iscp.index.lance.segments import build_segments, commit_segments, segments_of
 from iscp.index.model.definition_parsing import parse_definition
-from iscp.index.model.index_definition import Metric
+from iscp.index.model.index_definition import IndexDefinition, Metric
 from tests.fakes.guards import ScriptedFailpoints
 
 
@@ -34,9 +34,10 @@ class SmallIndex:
         dimension: int = 0,
         embed: Embed | None = None,
         fingerprint: str = "",
+        parse: Callable[[str, Mapping[str, Any]], IndexDefinition] = parse_definition,
     ) -> None:
         self.uri = str(place)
-        self.definition = parse_definition(kind, options)
+        self.definition = parse(kind, options)
         self.store = IndexStore(self.uri, ScriptedFailpoints())
         self.version = -1
         vector = self.definition.vector

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import pyarrow as pa
 import pytest
 
 import iscp
+from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition
-from tests.integration.index.search import small_index
 from tests.integration.index.search.small_index import SmallIndex
 
 TEXTS = (
@@ -30,14 +32,19 @@ def forms(text: str) -> list[str]:
     return list(dict.fromkeys((text, *normal, text.upper(), text.lower(), text.casefold())))
 
 
-def index_of(place: Path, texts: list[str], **options: object) -> SmallIndex:
-    index = SmallIndex(place, "fulltext", {"columns": "body", "stored": "body", **options}, FIELDS)
+def index_of(
+    place: Path,
+    texts: list[str],
+    parse: Callable[[str, Mapping[str, Any]], IndexDefinition] = parse_definition,
+    **options: object,
+) -> SmallIndex:
+    index = SmallIndex(place, "fulltext", {"columns": "body", "stored": "body", **options}, FIELDS, parse=parse)
     index.commit([{"id": number, "body": text} for number, text in enumerate(texts)])
     return index
 
 
 @pytest.mark.parametrize("options", [{"ascii_folding": False}, {"tokenizer": "ngram", "ascii_folding": False}])
-def test_each_form_finds_all_forms_with_the_same_scores(tmp_path: Path, options: dict[str, object]) -> None:
+def test_each_form_finds_all_forms_with_the_same_scores(tmp_path: Path, options: dict[str, Any]) -> None:
     rows = [(number, form) for number, text in enumerate(TEXTS) for form in forms(text)]
     index = index_of(tmp_path / "i", [form for _, form in rows], **options)
     for number, text in enumerate(TEXTS):
@@ -81,15 +88,14 @@ def test_a_match_within_an_expanded_character_marks_that_character(tmp_path: Pat
 
 
 def test_an_index_of_an_earlier_analysis_is_searched_as_it_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    def parsed(kind: str, options: object) -> IndexDefinition:
-        found = parse(kind, options)  # type: ignore[arg-type]
+    def parse_earlier(kind: str, options: Mapping[str, Any]) -> IndexDefinition:
+        found = parse_definition(kind, options)
         assert found.analysis is not None
         return replace(found, analysis=replace(found.analysis, version=1))
 
-    parse = small_index.parse_definition
-    monkeypatch.setattr(small_index, "parse_definition", parsed)
-    index = index_of(tmp_path / "i", ["cafe\u0301 one", "caf\xe9 two"], ascii_folding=False)
+    texts = ["cafe\u0301 one", "caf\xe9 two"]
+    index = index_of(tmp_path / "i", texts, parse_earlier, ascii_folding=False)
     assert [hit.key["id"] for hit in iscp.search(index.uri, "cafe\u0301").hits] == [0]
     assert [hit.key["id"] for hit in iscp.search(index.uri, "caf\xe9", highlight=True).hits] == [1]

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from iscp.index.search import vector_search
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.index.search.vector_search import VectorSearch, matrix_scores
 from tests.integration.index.search.small_index import SmallIndex
@@ -69,9 +68,7 @@ def expected(matrix: Matrix, query: npt.NDArray[np.float64], metric: str, kept: 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
 @pytest.mark.parametrize("seed", range(4))
-def test_all_rows_are_compared_where_no_index_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, seed: int
-) -> None:
+def test_all_rows_are_compared_where_no_index_is(tmp_path: Path, metric: str, seed: int) -> None:
     draw = np.random.default_rng(seed)
     dimension, rows = int(draw.choice([1, 2, 8, 300])), 240
     matrix = case(draw, metric, dimension, rows)
@@ -88,12 +85,11 @@ def test_all_rows_are_compared_where_no_index_is(
         )
     faults = index.store.open().head.faults
     assert not faults, "each of these vectors has a distance"
+    # Rows of which there are too many are not cached, and read some at a time.
+    scanning: dict[str, int] = {"numbers_scanned": 50 * dimension, "cached_bytes_max": 0}
     for cached in (True, False):
-        if not cached:  # as rows are read of which there are too many
-            monkeypatch.setattr(vector_search, "are_cached_together", lambda *_: False)
-            monkeypatch.setattr(vector_search, "NUMBERS_SCANNED", 50 * dimension)
         for condition, kept in (("TRUE", np.ones(rows, np.bool_)), ("weight = 1", np.arange(rows) % 3 == 1)):
-            search = VectorSearch(SearchedIndex(index.store.open()), condition)
+            search = VectorSearch(SearchedIndex(index.store.open()), condition, **({} if cached else scanning))
             for query in queries(draw, matrix, metric):
                 wanted = expected(matrix, query, metric, kept)
                 for most in (1, 10, 100, rows + 7):

@@ -13,7 +13,6 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.consumers.index import index_maintainer
 from iscp.consumers.index.index_maintainer import IndexMaintainer
 from iscp.core.values.errors import StorageError
 from iscp.index.lance.index_store import IndexStore, OpenIndex
@@ -83,12 +82,11 @@ def test_a_run_waits_for_what_it_has_hastened_and_hears_why_it_failed() -> None:
     assert wait(maintainer, store) == "", "what was heard is not said of the next run"
 
 
-def test_a_run_that_is_stopped_and_one_whose_time_is_over_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    maintainer = IndexMaintainer(SystemClock(), awaited=True)
+def test_a_run_that_is_stopped_and_one_whose_time_is_over_wait_no_longer() -> None:
+    maintainer = IndexMaintainer(SystemClock(), awaited=True, awaited_s=0.0)
     store = Store("words", StorageError("gone"), [])
     hasten(maintainer, store)
     assert "the run was ended" in wait(maintainer, store, lambda: True)
-    monkeypatch.setattr(index_maintainer, "AWAITED_S", 0.0)
     assert "still being maintained" in wait(maintainer, store)
     store.free.set()
 

@@ -162,7 +162,7 @@ def test_those_that_decode_at_once_wait_for_each_other() -> None:
     allowance, at_once, most = Allowance(100), [0], [0]
 
     def decode() -> None:
-        with allowance.reserved(60):
+        with allowance.reserve(60):
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
             at_once[0] -= 1
@@ -173,5 +173,5 @@ def test_those_that_decode_at_once_wait_for_each_other() -> None:
     for each in threads:
         each.join()
     assert most == [1]
-    with pytest.raises(TooLargeError), allowance.reserved(101):
+    with pytest.raises(TooLargeError), allowance.reserve(101):
         pass

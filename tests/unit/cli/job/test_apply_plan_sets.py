@@ -175,7 +175,7 @@ def test_readers_are_deleted_before_what_they_read_and_keep_it_where_they_stay(
     assert set(sets(service)) == {"copy", "old"}
 
 
-def test_what_was_changed_while_a_person_was_asked_is_kept(apply: Run, service: FakeAdmin, files: Path) -> None:
+def test_what_was_changed_before_a_person_has_agreed_is_kept(apply: Run, service: FakeAdmin, files: Path) -> None:
     assert apply("--set", "sales").exit_code == 0
     (files / "old.yaml").unlink()
     left = iter(("the views", "the jobs"))

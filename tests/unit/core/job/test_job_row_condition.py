@@ -15,7 +15,7 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.codec.job_messages import JOB
 from iscp.cli.iscp_admin import cli
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.core.job.job_row import Condition, JobState, JobStatus, Reason, condition_of
+from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason, condition_of
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode
 from iscp.page.boards.freshness_board import FreshnessFilter, freshness_board
 from iscp.page.boards.job_facts import all_facts
@@ -74,10 +74,10 @@ def test_a_job_is_fresh_only_where_nothing_else_is_known(
     found = condition_of(state, reason, code, applied_version=version, lag_s=lag_s, late=late)
     held_up = reason in (Reason.RETRYING, Reason.QUARANTINED, Reason.PAUSED, Reason.BUILDING)
     well = state is not JobState.ERROR and not held_up and not late and version >= 0 and lag_s >= 0
-    assert (found is Condition.FRESH) == well
+    assert (found is JobCondition.FRESH) == well
     if reason is Reason.PAUSED:
-        assert found in (Condition.PAUSED, Condition.FAILED)
-    if found is Condition.FAILED:
+        assert found in (JobCondition.PAUSED, JobCondition.FAILED)
+    if found is JobCondition.FAILED:
         assert code >= PERMANENT_FROM or code == ErrorCode.OK
 
 
@@ -123,10 +123,10 @@ def test_every_surface_counts_the_same_states_by_the_same_names(service: FakeAdm
     listed = admin(endpoint, "job", "list")
     assert {each["name"].partition(" ")[2]: each["condition"] for each in listed} == WORDS
     assert Counter(each["condition"] for each in listed) == wanted
-    assert {each: admin(endpoint, "job", "count", "--state", each.value)["count"] for each in Condition} == wanted
-    assert {each: len(admin(endpoint, "job", "list", "--state", each.value)) for each in Condition} == wanted
+    assert {each: admin(endpoint, "job", "count", "--state", each.value)["count"] for each in JobCondition} == wanted
+    assert {each: len(admin(endpoint, "job", "list", "--state", each.value)) for each in JobCondition} == wanted
     checked = admin(endpoint, "job", "check")
-    assert {each: checked[each] for each in Condition} == wanted
+    assert {each: checked[each] for each in JobCondition} == wanted
     assert admin(endpoint, "top", "--once")["counts"] == wanted
     assert admin(endpoint, "job", "count", "--failed")["count"] == wanted["failed"]
     views = admin(endpoint, "view", "list")
