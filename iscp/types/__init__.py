@@ -30,7 +30,7 @@ from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView,
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import Deletion, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.job_row import Deletion, JobCondition, JobRow, JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.job.usage import Usage, UsagePart
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
@@ -83,6 +83,7 @@ __all__ = [
     "Forecast",
     "HistoryEntry",
     "JobChange",
+    "JobCondition",
     "JobForecast",
     "JobKey",
     "JobMaintenance",

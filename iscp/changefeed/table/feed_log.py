@@ -226,7 +226,7 @@ def _text_of(uri: str, name: str, number: Callable[[str], int | None]) -> str | 
         return None
     try:
         if length > TEXT_BYTES_MAX:
-            raise OverflowError(f"it has {length} bytes")
+            raise ConfigurationError(f"the text {name} of {uri} cannot be read: it has {length} bytes")
         parts = [number(_part(name, each)) for each in range(1, 1 + _chunks(length))]
         packed = b"".join((part or 0).to_bytes(_CHUNK_BYTES, "big") for part in parts)[:length]
         return zlib.decompress(packed).decode()

@@ -238,7 +238,7 @@ def _read_by_others(job: JobView, readers: Mapping[str, Sequence[str]]) -> PlanF
     error = InvalidRequest(
         f"would delete {job.name} on {job.table}, and {', '.join(names[:READERS_SHOWN])} would go on to read {target}, "
         "which nothing keeps then",
-        about="--prune",
+        field="--prune",
         remedy="Keep its definition, or delete what reads it first",
     )
     return PlanFault("--prune", error)

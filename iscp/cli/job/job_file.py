@@ -88,7 +88,7 @@ def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     """
     found, sets = _parse_file(stream, source)
     if sets:
-        raise InvalidRequest(f"names the set {sets[0].name}", about=sets[0].place, remedy=_APPLY_ALONE)
+        raise InvalidRequest(f"names the set {sets[0].name}", field=sets[0].place, remedy=_APPLY_ALONE)
     if len(found) > REGISTRATIONS_MAX:
         raise InvalidRequest(
             f"holds {len(found)} jobs, more than {REGISTRATIONS_MAX}",

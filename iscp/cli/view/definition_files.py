@@ -70,7 +70,7 @@ class Definitions:
             if name and each.name != name:
                 raise InvalidRequest(
                     f"names the set {each.name}, and the set is {name}",
-                    about=each.place,
+                    field=each.place,
                     remedy="Apply the files of each set by themselves",
                 )
             name = each.name
@@ -90,7 +90,7 @@ def in_set(wanted: Sequence[Wanted], name: str) -> list[Wanted]:
             refusals.add(
                 InvalidRequest(
                     f"is of the set {own}, and the set is {name}",
-                    about=f"{each.place}.set",
+                    field=f"{each.place}.set",
                     remedy="Leave it out there, or apply the files of each set by themselves",
                 )
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason, condition_of
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
@@ -119,7 +119,7 @@ class JobView:
     figures_fault: str = ""
     retained_s: float = 0.0
     lag_least_s: float = 0.0
-    condition: str = ""
+    condition: JobCondition | Literal[""] = ""
 
     def __post_init__(self) -> None:
         if not self.condition:

@@ -99,8 +99,8 @@ class SparkConfig:
     conf: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(
-            "Any settings of Spark; they win over spark-defaults.conf. Properties that new tables have by default are "
-            "not taken over by what iscp writes"
+            "Any settings of Spark; they win over spark-defaults.conf. Those that rows depend on are replaced. "
+            "Properties that new tables have by default are not taken over by what iscp writes"
         ),
     )
 

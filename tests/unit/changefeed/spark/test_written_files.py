@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -77,7 +76,7 @@ def test_footers_are_read_of_data_files_alone(tmp_path: Path) -> None:
     pq.write_table(pa.table({"other": [1, 2]}), tmp_path / "part-00001-b.parquet")
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / "sub.parquet").mkdir()
-    plain, ordered = sorted(read_footers(pafs.LocalFileSystem(), str(tmp_path)), key=lambda file: number_of(file.path))
+    plain, ordered = sorted(read_footers(str(tmp_path), ""), key=lambda file: number_of(file.path))
     assert (plain.rows, plain.groups) == (2, ())
     assert (number_of(plain.path), number_of(ordered.path)) == (1, 3)
     assert ordered.size == (tmp_path / "part-00003-a.parquet").stat().st_size

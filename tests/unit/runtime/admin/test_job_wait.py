@@ -112,9 +112,7 @@ def test_a_wait_does_not_wait_for_the_log(desk: Desk) -> None:
 
 def test_a_wait_ends_when_its_time_is_up(desk: Desk) -> None:
     desk.reach(desk.running(), 5)
-    with pytest.raises(
-        TimedOut, match=r"version 7 was not applied within 0 s; the job is at version 5, completed on n-1"
-    ):
+    with pytest.raises(TimedOut, match=r"version 7 was not applied within 0 s; the job is at version 5, late on n-1"):
         desk.admin.wait(X, None, 0.0, lambda: True)
     waiter = Waiter(desk)
     assert waiter.waits()
@@ -127,7 +125,7 @@ def test_a_wait_whose_time_is_up_says_what_holds_the_job_up(desk: Desk) -> None:
     failed = JobStatus(error_code=ErrorCode.STORAGE, error_msg="the disk is full")
     desk.world.report(desk.running(), -1, JobState.ERROR, Reason.QUARANTINED, failed)
     until(lambda: desk.admin.status(X).state is JobState.ERROR)
-    words = r"has applied nothing yet, error \(quarantined\) on n-1; its last error: 9 the disk is full"
+    words = r"has applied nothing yet, retrying on n-1; its last error: 9 the disk is full"
     with pytest.raises(TimedOut, match=words):
         desk.admin.wait(X, None, 0.0, lambda: True)
 
