@@ -309,6 +309,7 @@ class FakeAdmin:
             shards=tuple(ShardView(table_id, table, "n1", "running", count) for (table_id, table), count in tables),
             jobs=len(jobs),
             lag_max_s=1.5,
+            lag_max_least_s=0.5,
             counters={"submitted": 9, "completed": 8, "failed": 1},
             checkpoint_at_s=CHECKPOINT_AT_S,
             left_out=(LeftOutJob("/t", "a", "paused"),),

@@ -364,6 +364,7 @@ def test_the_status_of_the_cluster_has_stable_names(run: Run) -> None:
         ],
         "jobs": 1,
         "lag_max_s": 1.5,
+        "lag_max_least_s": 0.5,
         "moving": 4,
         "checkpoint_at_s": CHECKPOINT_AT_S,
         "checkpoint_lag_s": status["checkpoint_lag_s"],

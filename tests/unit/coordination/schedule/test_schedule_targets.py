@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.core.job.job_row import JobReport, JobState, JobStatus, Reason
+from iscp.core.job.start_rule import TARGET_LAG_S
 from iscp.core.values.errors import ErrorCode, StorageError, TargetLost
 from tests.fakes.timetable import URI, Timetable, job
 
@@ -29,7 +30,7 @@ def status_of(report: JobReport) -> JobStatus:
 
 def test_a_target_is_probed_as_rarely_as_its_source(table: Timetable) -> None:
     table.wait(3_600)
-    assert table.targets.looks["a"] == table.source.looks[URI] <= 13
+    assert table.targets.looks["a"] == table.source.looks[URI] <= 3_600 / (TARGET_LAG_S / 2)
     assert not table.submitted
     assert not table.reports
 

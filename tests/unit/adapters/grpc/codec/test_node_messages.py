@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any, get_type_hints
 
 import pytest
@@ -25,6 +26,7 @@ from iscp.coordination.protocol.messages import (
     ShardCheckpoint,
     SourceSeen,
     Sync,
+    VersionAge,
 )
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.iteration import HistoryEntry
@@ -80,12 +82,18 @@ REPORTS = every(
     reason=st.none() | st.sampled_from(Reason),
     status=st.none() | every(JobStatus, error_code=CODES, sources=SOURCES, build=BUILDS),
 )
+AGES = st.lists(
+    every(VersionAge, version=st.integers(-1, COUNT_MOST)), max_size=3, unique_by=attrgetter("version")
+).map(lambda ages: tuple(sorted(ages, key=attrgetter("version"))))
 CHECKPOINTS = every(
     ShardCheckpoint,
     shard=SHARDS,
     reports=st.lists(REPORTS, max_size=3).map(tuple),
     history=st.lists(every(HistoryEntry, error_code=CODES, parts_s=PARTS, usage=USAGES), max_size=3).map(tuple),
-    seen=st.none() | every(SourceSeen, shard=SHARDS, further=st.lists(every(FurtherSeen), max_size=2).map(tuple)),
+    seen=st.none()
+    | every(
+        SourceSeen, shard=SHARDS, further=st.lists(every(FurtherSeen, ages=AGES), max_size=2).map(tuple), ages=AGES
+    ),
 )
 HELD = every(NodeShard, shard=SHARDS, table_epoch=EPOCHS)
 
