@@ -15,7 +15,7 @@ Times of probes are of the node's monotonic clock and are reported as ages, so t
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -121,11 +121,8 @@ def lag_of(row: JobRow, seen: SourceSeen | None, now_s: float) -> Lag:
 
     A target in doubt is stale since the doubt, one that is not built since its job was registered.
     """
-    if of_the_future(row.create_at_s, now_s):
-        return UNKNOWN  # this clock is wrong, or was
     if row.watermark.version < 0:
-        own_s = max(LEAST_S, now_s - row.create_at_s)
-        return Lag(own_s, own_s)
+        return _lag_since(row.create_at_s, now_s)
     if seen is None or not seen.checked_at_s:
         return UNKNOWN
     lag = Lag(0.0, max(0.0, now_s - seen.checked_at_s))
@@ -134,22 +131,30 @@ def lag_of(row: JobRow, seen: SourceSeen | None, now_s: float) -> Lag:
     for uri in further_tables(row):
         lag = _greater(lag, _further_lag(row, uri, seen, now_s))
     if doubted_at_s := row.status.doubted_at_s:
-        doubted_s = max(LEAST_S, now_s - doubted_at_s)
-        lag = _greater(lag, Lag(doubted_s, doubted_s))
+        lag = _greater(lag, _lag_since(doubted_at_s, now_s))
     return lag
 
 
+def _lag_since(at_s: float, now_s: float, least_s: float = LEAST_S) -> Lag:
+    if of_the_future(at_s, now_s):
+        return UNKNOWN  # this clock is wrong, or was
+    since_s = max(least_s, now_s - at_s)
+    return Lag(since_s, since_s)
+
+
 def _greater(one: Lag, other: Lag) -> Lag:
+    if not (one.known and other.known):
+        return UNKNOWN
     return Lag(max(one.least_s, other.least_s), max(one.most_s, other.most_s))
 
 
 def _further_lag(row: JobRow, uri: str, seen: SourceSeen, now_s: float) -> Lag:
     """Return the lag behind a table that the job reads besides its own."""
     mark, found = row.sources.get(uri), next((each for each in seen.further if each.uri == uri), None)
-    if mark is None:
-        return Lag(0.0, max(0.0, now_s - row.create_at_s))
-    if found is None:
-        return Lag(0.0, max(0.0, now_s - applied_since_s(row, mark.watermark, now_s)))
+    if mark is None or found is None:
+        since_s = applied_since_s(row, mark.watermark, now_s) if mark else row.create_at_s
+        lag = _lag_since(since_s, now_s, 0.0)
+        return replace(lag, least_s=0.0) if lag.known else lag
     if mark.watermark.version >= found.version:
         return Lag(0.0, max(0.0, now_s - seen.checked_at_s) + found.unseen_s)
     return _behind(row, mark.watermark, found, seen, now_s)
@@ -158,16 +163,16 @@ def _further_lag(row: JobRow, uri: str, seen: SourceSeen, now_s: float) -> Lag:
 def _behind(row: JobRow, mark: Watermark, table: SourceSeen | FurtherSeen, seen: SourceSeen, now_s: float) -> Lag:
     """Return the lag of a job that is known to be behind a table."""
     unseen_s = max(0.0, now_s - seen.checked_at_s)
-    own_s = max(LEAST_S, unseen_s, now_s - applied_since_s(row, mark, now_s))
+    own = _lag_since(applied_since_s(row, mark, now_s), now_s, max(LEAST_S, unseen_s))
     place = bisect_right(table.ages, mark.version, key=attrgetter("version"))
     if place:
         age = table.ages[place - 1]
         most_s = unseen_s + age.age_s
         return Lag(most_s if age.version == mark.version else LEAST_S, most_s)
-    if seen.reported_at_s or row.paused:
-        return Lag(own_s, own_s)  # no probe of this node was before that commit, or no job that runs is so far behind
+    if seen.reported_at_s or row.paused or not own.known:
+        return own  # no probe of this node was before that commit, or no job that runs is so far behind
     # A node reports no ages that is older than these: its figure is of the slowest job, and none is staler.
-    most_s = max(LEAST_S, min(unseen_s + table.lag_s, own_s) if table.lag_s else own_s)
+    most_s = max(LEAST_S, min(unseen_s + table.lag_s, own.most_s) if table.lag_s else own.most_s)
     return Lag(most_s, most_s)
 
 

@@ -47,6 +47,7 @@ class _Gathered:
     reports: OrderedDict[JobKey, JobReport] = field(default_factory=OrderedDict)
     history: deque[HistoryEntry] = field(default_factory=deque)
     seen: SourceSeen | None = None
+    seen_s: float = 0.0
 
     @property
     def empty(self) -> bool:
@@ -69,10 +70,21 @@ class _Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A checkpoint's content; never changes once it is numbered."""
+    """A checkpoint's content; never changes once it is numbered.
+
+    `seen_s`: when each shard's source was reported, by the machine's clock.
+    """
 
     number: int
     shards: tuple[ShardCheckpoint, ...]
+    seen_s: tuple[float, ...]
+
+    def as_sent(self, now_s: float) -> tuple[ShardCheckpoint, ...]:
+        """Return the content as it is sent at `now_s`: what was seen of sources is older by as long as it waited here,
+        which an owner whose clock is another cannot know.
+        """
+        pairs = zip(self.shards, self.seen_s, strict=True)
+        return tuple([replace(item, seen=item.seen.later(now_s - at_s)) if item.seen else item for item, at_s in pairs])
 
 
 class Outbox:
@@ -99,8 +111,9 @@ class Outbox:
         gathered.history.extend(history)
         self.history_waiting += len(history)
 
-    def see(self, seen: SourceSeen) -> None:
-        self._gathered.setdefault(seen.shard, _Gathered()).seen = seen
+    def see(self, seen: SourceSeen, now_s: float) -> None:
+        gathered = self._gathered.setdefault(seen.shard, _Gathered())
+        gathered.seen, gathered.seen_s = seen, now_s
 
     def cut(self) -> Chunk | None:
         """Number the next checkpoint; None where there is nothing to say or too much is on its way."""
@@ -108,16 +121,18 @@ class Outbox:
             return None
         budget = CHECKPOINT_BYTES_MAX
         shards: list[ShardCheckpoint] = []
+        seen_s: list[float] = []
         while self._gathered and budget > 0:
             shard = next(iter(self._gathered))
             gathered = self._gathered[shard]
             taken, spent = gathered.take(shard, budget)
             budget -= spent
             shards.append(taken)
+            seen_s.append(gathered.seen_s)
             self._in_chunks[shard] += 1
             if gathered.empty:
                 del self._gathered[shard]
-        chunk = Chunk(self.recorded + len(self.chunks) + 1, tuple(shards))
+        chunk = Chunk(self.recorded + len(self.chunks) + 1, tuple(shards), tuple(seen_s))
         self.chunks.append(chunk)
         return chunk
 
@@ -140,4 +155,4 @@ class Outbox:
     def renumber(self) -> None:
         """Begin a new epoch: what is not recorded is sent again, numbered from 1."""
         self.recorded = 0
-        self.chunks = deque(Chunk(n, chunk.shards) for n, chunk in enumerate(self.chunks, start=1))
+        self.chunks = deque(replace(chunk, number=n) for n, chunk in enumerate(self.chunks, start=1))

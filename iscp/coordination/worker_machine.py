@@ -114,7 +114,7 @@ class WorkerMachine:
             case Reports(shard, reports, history):
                 self.outbox.gather(shard, reports, history)
             case Seen(seen):
-                self.outbox.see(seen)
+                self.outbox.see(seen, self._now_s)
             case LeaseEnded():
                 self._lose_lease()
             case LeaseRegained(epoch):
@@ -290,7 +290,7 @@ class WorkerMachine:
                 self._send(part)
         if self.synced:
             for chunk in self._pace.take_due(self.outbox, self._now_s):
-                self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.shards))
+                self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.as_sent(self._now_s)))
             if self._now_s >= self._alive_due_s and self._timeouts.alive_s < inf:
                 self._send(Alive(self.owner_rev, self.epoch))
                 self._alive_due_s = self._now_s + self._timeouts.alive_s

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from iscp.coordination.clocks import of_the_future
+from iscp.coordination.clocks import CLOCKS_APART_S, of_the_future
 from iscp.coordination.lag import lag_of
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.protocol.messages import DispatchTable
@@ -130,8 +130,12 @@ class Checks:
             return  # nodes of others say what cannot be
         stands_s = UNDER_WAY_S if not self._clocks_agree or Fault.SUSPEND in trouble.faults else 0.0
         for row in (row for row in rows if row.watermark.version >= 0):
-            lag, truth_s = lag_of(row, sources.dated(row.key.shard), at_s), self._world.lag_s(row)
-            least_s = truth_s * (1.0 - 2 * trouble.drift) - stands_s - ROUNDED_S
+            seen, truth_s = sources.dated(row.key.shard), self._world.lag_s(row)
+            lag, apart_s = lag_of(row, seen, at_s), 0.0
+            if not self._clocks_agree and not (seen and seen.ages and seen.ages[0].version <= row.watermark.version):
+                # No probe of the node was before that commit: its age is by clocks, and wrong by as much as they are.
+                apart_s = max(CLOCKS_APART_S, self._world.agenda.now_s - at_s)
+            least_s = truth_s * (1.0 - 2 * trouble.drift) - max(stands_s, apart_s) - ROUNDED_S
             expect(not lag.known or lag.most_s >= least_s, "{} lags by {}, and {} is shown", row.key, truth_s, lag)
 
     def one_row_a_job(self, rows: Iterable[JobRow]) -> None:

@@ -7,7 +7,7 @@ it can be judged by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
@@ -158,6 +158,10 @@ class SourceSeen:
     def moved_since(self, before: SourceSeen) -> bool:
         """Return whether a table's version, repair or reachability has changed, or a lag has begun or ended."""
         return self._marks() != before._marks()
+
+    def later(self, wait_s: float) -> SourceSeen:
+        """Return the report as it is `wait_s` later."""
+        return replace(self, reported_at_s=self.reported_at_s + wait_s) if self.reported_at_s else self
 
     def _marks(self) -> tuple[object, ...]:
         further = [(each.uri, each.version) for each in self.further]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from iscp.coordination.lag import BehindVersions, Lag, commit_time_s, lag_of, probe_age_s
 from iscp.coordination.protocol.events import Seen
 from iscp.coordination.protocol.messages import VERSIONS_MAX, SourceSeen, VersionAge
-from iscp.core.job.job_row import JobRow, apply_report
+from iscp.core.job.job_row import JobRow, JobStatus, apply_report
 from iscp.core.job.start_rule import TARGET_LAG_S, ProbeState
 from iscp.core.values.errors import StorageError
 from iscp.core.values.watermark import Watermark
@@ -228,3 +228,15 @@ def test_how_old_a_probe_is_says_the_clock_that_makes_it_older() -> None:
     assert probe_age_s(seen, 1_006.0) == 6.0, "it was under way for two seconds"
     assert probe_age_s(seen, 900.0) == 4.0, "the node's clock is ahead"
     assert probe_age_s(replace(seen, reported_at_s=0.0), 900.0) == 0.0, "of a node that does not say it"
+
+
+def test_a_clock_that_is_set_back_hides_only_what_is_known_by_it_alone() -> None:
+    row, now_s = job("x", 7)._replace(create_at_s=DAY_S), 1_000.0
+    seen = SourceSeen(SHARD, 9, now_s - 2.0, 30.0, ages=(VersionAge(7, 30.0),), reported_at_s=now_s - 1.0)
+    assert lag_of(row, seen, now_s) == Lag(32.0, 32.0), "two probes have found it"
+    assert lag_of(row, replace(seen, source_version=7, ages=()), now_s) == Lag(0.0, 2.0)
+    by_clock = row._replace(watermark=Watermark(7, DAY_S))
+    assert not lag_of(by_clock, replace(seen, ages=()), now_s).known
+    assert not lag_of(row._replace(watermark=Watermark(-1)), seen, now_s).known
+    doubted = row._replace(status_json=JobStatus(doubted_at_s=DAY_S).to_json())
+    assert not lag_of(doubted, seen, now_s).known, "nor is the greater of what is known and what is not"

@@ -97,8 +97,18 @@ def test_a_new_epoch_numbers_from_one_and_keeps_the_content() -> None:
 
 def test_the_source_seen_last_is_reported() -> None:
     outbox = Outbox()
-    outbox.see(SourceSeen(A, 1, 10.0, 0.0))
-    outbox.see(SourceSeen(A, 2, 11.0, 3.0))
+    outbox.see(SourceSeen(A, 1, 10.0, 0.0), 10.0)
+    outbox.see(SourceSeen(A, 2, 11.0, 3.0), 11.0)
     chunk = outbox.cut()
     assert chunk is not None
     assert chunk.shards[0].seen == SourceSeen(A, 2, 11.0, 3.0)
+
+
+def test_a_report_that_waits_is_older_each_time_that_it_is_sent() -> None:
+    outbox = Outbox()
+    outbox.see(SourceSeen(A, 1, 10.0, 0.0, reported_at_s=12.0), 500.0)
+    outbox.cut()
+    outbox.renumber()
+    (chunk,) = outbox.chunks
+    sent = [chunk.as_sent(now_s)[0].seen for now_s in (500.0, 546.0)]
+    assert sent == [SourceSeen(A, 1, 10.0, 0.0, reported_at_s=at_s) for at_s in (12.0, 58.0)]
