@@ -60,7 +60,6 @@ class Cluster:
         rows = [job("x", 0), specified(job("y", 0), independent=True)]
         self.rows = {row.key: row._replace(watermark=mark, create_at_s=self.clock.now_s()) for row in rows}
         self.held = self.apart = False
-        self.held_since_s = inf
         self.node.start(*self.rows.values())
 
     def commit(self, dated_s: float) -> None:
