@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.rows.column_kinds import same_values
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.system.late_imports import F
 from iscp.core.rows.netting import Op
@@ -28,8 +29,7 @@ SHOWN = 3
 
 def matches(first: str, second: str, columns: Sequence[str]) -> Column:
     """Return whether the frames aliased `first` and `second` have the same values in `columns`, as a condition."""
-    each = [F.col(f"{first}.{quoted(name)}").eqNullSafe(F.col(f"{second}.{quoted(name)}")) for name in columns]
-    return reduce(lambda one, other: one & other, each)
+    return reduce(lambda one, other: one & other, same_values(first, second, columns))
 
 
 def differing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> DataFrame:

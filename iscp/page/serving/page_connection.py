@@ -62,7 +62,7 @@ class PageListener(socket.socket):
             self._pending.enter(address, made)
 
     def leave(self, address: Address) -> None:
-        """Its request is there, or it is closed."""
+        """Wait no longer for a connection: its request is there, or it is closed."""
         self._pending.leave(address)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.adapters.delta.rows.column_kinds import same_values
 from iscp.adapters.delta.rows.key_bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row, spanning
 from iscp.adapters.delta.rows.key_hashes import key_hashes
 from iscp.adapters.delta.rows.net_changes import (
@@ -158,8 +159,7 @@ class DeltaChangeSet:
             of_schema = T.StructType([each for each in self._schema.fields if each.name in key])
             bounds = {} if keys is None else bounds_of_arrow(keys, bounded(of_schema, key))
             after = _bounded(self._after.frame(), bounds).select(*[F.col(quoted(name)) for name in names]).alias("r")
-            same = [F.col(f"r.{quoted(name)}").eqNullSafe(F.col(f"k.{quoted(name)}")) for name in key]
-            return after.join(key_frame().alias("k"), reduce(and_, same), "left_semi")
+            return after.join(key_frame().alias("k"), reduce(and_, same_values("r", "k", key)), "left_semi")
 
         if rows is None:
             leave_to_spark("the rows of keys that rows share are read by Spark")
