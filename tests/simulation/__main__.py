@@ -18,7 +18,7 @@ from tests.simulation.mutants import MUTANTS, convicting, convicts
 from tests.simulation.simulation import simulate
 from tests.simulation.trouble import Trouble, draw_building
 from tests.simulation.violation import ViolationError
-from tests.simulation.wrongs import draw_wrongs
+from tests.simulation.wrongs import draw_losses, draw_wrongs
 
 CHUNK = 20
 PROGRESS_S = 10.0
@@ -35,7 +35,10 @@ def command(seed: int, building: bool = False) -> str:
 
 
 def drawn(seed: int, building: bool) -> Trouble | None:
-    return draw_wrongs(Random(f"{seed} building wrongs"), draw_building(seed)) if building else None
+    if not building:
+        return None
+    wrong = draw_wrongs(Random(f"{seed} building wrongs"), draw_building(seed))
+    return draw_losses(Random(f"{seed} building losses"), wrong)
 
 
 def failure(seed: int, building: bool = False) -> tuple[int, str]:

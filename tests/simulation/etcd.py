@@ -237,7 +237,7 @@ class Client:
 
 
 class Watch:
-    """Reports each change under `prefix`, late; where it cannot report one it says so: list again.
+    """Reports each change under `prefix`, late; where it cannot report one it says so, and now and then: list again.
 
     `changed` is called at the server's time of the change and gives what is to be done when the news arrives.
     """
@@ -252,10 +252,23 @@ class Watch:
         self.broken = False
         process.world.etcd.watchers.append(self._happened)
         process.watches.append(self)
+        self._closed = False
+        self._last()
 
     def close(self) -> None:
+        self._closed = True
         self._process.world.etcd.stop_watching(self._happened)
         self._process.watches.remove(self)
+
+    def _last(self) -> None:
+        """The real one ends after a while, and another follows it."""
+        if (lasts_s := self._process.world.wrongs.watch_lasts_s()) is not None:
+            self._process.after(lasts_s, self._follow)
+
+    def _follow(self) -> None:
+        if not self._closed:
+            self._relist()
+            self._last()
 
     def mend(self) -> None:
         """The way to etcd is open again."""
@@ -269,6 +282,8 @@ class Watch:
         world, process = self._process.world, self._process
         if world.links[process.node_id] is not Link.OPEN:
             self.broken = True
+        elif world.wrongs.happen(world.trouble.lost_events):
+            world.note(process.node_id, f"its watch passes over {changes[0].revision}")
         elif world.random.random() < world.trouble.compaction:
             process.after(RELIST_S + world.random.random(), self._relist)
         else:

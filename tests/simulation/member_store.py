@@ -48,7 +48,7 @@ class MemberKeys(Asks):
 
 
 class KeyWatch:
-    """One connection's watch: all changes from a revision on, in order and late, until it breaks.
+    """One connection's watch: all changes from a revision on, in order and late, until it breaks or its time is over.
 
     It stands for `Watch` of `iscp/adapters/etcd/watch.py` where that does not survive its connection.
     """
@@ -65,6 +65,8 @@ class KeyWatch:
         self.broken = False
         process.watches.append(self)
         process.etcd.call(self._begin, lambda _: None, self._break)
+        if (lasts_s := process.world.wrongs.watch_lasts_s()) is not None:
+            process.after(lasts_s, self._break)
 
     def close(self) -> None:
         if not self._over:
@@ -106,6 +108,8 @@ class KeyWatch:
         world = self._process.world
         if world.links[self._process.node_id] is not Link.OPEN:
             self.broken = True
+        elif world.wrongs.happen(world.trouble.lost_events):
+            world.note(self._process.node_id, f"its watch passes over {ours[0].revision}")
         elif world.random.random() < world.trouble.compaction:
             self._send(Compacted(ours[0].revision))
         else:

@@ -135,6 +135,10 @@ RESTORES = replace(
 """An etcd that forgets what has happened since its backup, beside nodes that do not hear of it at once."""
 
 
+LOSSES = replace(CROWD, faults={Fault.KILL: 0.1, Fault.DELETE_ELECTION_KEY: 0.1}, lost_events=0.3, long_s=3.0)
+"""Nodes that do not hear of others that come and go, nor of the end of an owner."""
+
+
 TTLS = replace(REVOCATIONS, ttl_spread=2.0, grants_more=0.5)
 """Nodes that may write for longer than others after nobody has heard of them."""
 

@@ -94,6 +94,7 @@ from tests.simulation.mutant_troubles import (
     FALSE_OWNERS,
     FOREIGN_CODE,
     LISTS,
+    LOSSES,
     LOST_PUTS,
     NODES_RESTART,
     OWNERS_CHANGE,
@@ -205,6 +206,7 @@ MUTANTS: dict[str, Mutant] = {
     "members: epochs that a restored etcd has lost": Mutant(
         replace(REAL, reads=GoesByIdsAndRevisions), RESTORES, seeds=(97, 242)
     ),
+    "watches: they end by themselves": Mutant(replace(REAL, watch_max_s=1e9), LOSSES, seeds=(17, 36)),
     "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(70, 159)),
     "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),
     "checkpoint: times of the future": Mutant(replace(REAL, checkpoint=BelievesTheFuture), WRONG_TIMES, seeds=(28, 39)),

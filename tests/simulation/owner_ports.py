@@ -76,7 +76,7 @@ class OwnerMembership(Asks):
     """Port MemberControl."""
 
     def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
-        return self._process.reads.list()[1]
+        return self._process.reads.list()
 
     def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         put_fenced(f"{REVOKED}{record.lease_id}", str(record.ttl_s).encode(), 0)

@@ -42,6 +42,9 @@ TIMES = CoordinationTimes(
 )
 
 
+WATCH_MAX_S = 6.0
+"""In place of the real one, which is longer than the runs."""
+
 RING_S = 0.2
 """How long a ring may take to be built."""
 
@@ -74,6 +77,7 @@ class Parts:
     build_worker: type[BuildWorker] = BuildWorker
     built_run: type[BuiltRun] = BuiltRun
     job_id: Callable[[float, str], str] = next_job_id
+    watch_max_s: float = WATCH_MAX_S
     pool_lag_s: Mapping[str, float] = field(default_factory=lambda: {"iscp-ring": RING_S})
 
 

@@ -24,7 +24,7 @@ from tests.simulation.process import Process
 from tests.simulation.trouble import Trouble, draw
 from tests.simulation.violation import ViolationError, expect
 from tests.simulation.world import Note, World
-from tests.simulation.wrongs import draw_talk, draw_wrongs
+from tests.simulation.wrongs import draw_losses, draw_talk, draw_wrongs
 
 CALM_MAX_S = 120.0
 """How long it may take until all is right: leases run out, holds and deadlines follow one another."""
@@ -53,7 +53,10 @@ def simulate(
     random, aside = Random(seed), Random(f"{seed} aside")
     further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds", "probes"))
     wrongs = Random(f"{seed} wrongs")
-    trouble = trouble or draw_talk(Random(f"{seed} talk"), draw_wrongs(wrongs, draw(random, aside, *further)))
+    trouble = trouble or draw_losses(
+        Random(f"{seed} losses"),
+        draw_talk(Random(f"{seed} talk"), draw_wrongs(wrongs, draw(random, aside, *further))),
+    )
     world = World(random, trouble, parts, trace, aside, wrongs)
     if watched is not None:
         _watch(world, watched)

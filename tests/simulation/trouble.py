@@ -108,6 +108,7 @@ class Trouble:
     `jumps`: the rate at which a clock is weeks ahead for a while; `future`: commits are dated ahead; `lost_puts`: of
     the job log land later or never; `hanging_ranges`: reads of ranges for a build do not come back.
     `talkative`: nodes report idle sources all the time, so that the lags that the owner shows move.
+    `lost_events`: a watch of etcd passes over a change, and says nothing.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
     nothing is wrong: then every shard starts once.
     """
@@ -152,6 +153,7 @@ class Trouble:
     lost_puts: float = 0.0
     hanging_ranges: float = 0.0
     talkative: bool = False
+    lost_events: float = 0.0
     loaded: bool = False
     together: bool = False
 

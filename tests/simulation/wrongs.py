@@ -1,5 +1,6 @@
 """What else goes wrong: wrong clocks, commits of the future, writes of the job log whose answers are lost and that land
-later or never, and ranges of builds that hang. Drawn by itself, so that a seed means what it meant before.
+later or never, ranges of builds that hang, and changes that watches of etcd pass over. Drawn by itself, so that a seed
+means what it meant before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ WRONG = 0.3
 
 TALKATIVE = 0.15
 """Runs in which nodes report idle sources."""
+
+PASSED_OVER = 0.2
+"""Runs in which watches lose events."""
 
 WEEK_S = 7 * 86_400.0
 HANGS_S = 60.0
@@ -44,6 +48,12 @@ def draw_wrongs(random: Random, trouble: Trouble) -> Trouble:
 
 def draw_talk(random: Random, trouble: Trouble) -> Trouble:
     return trouble if trouble.quiet or trouble.together else replace(trouble, talkative=random.random() < TALKATIVE)
+
+
+def draw_losses(random: Random, trouble: Trouble) -> Trouble:
+    if trouble.quiet or trouble.together or random.random() > PASSED_OVER:
+        return trouble
+    return replace(trouble, lost_events=0.02 * 25.0 ** random.random())
 
 
 class Wrongs:
@@ -77,6 +87,12 @@ class Wrongs:
             self._set_ahead(node_id, by_s)
             world.agenda.after(self._random.random() * world.trouble.long_s, partial(self._set_ahead, node_id, 0.0))
             self.arrange()
+
+    def watch_lasts_s(self) -> float | None:
+        """For how long a watch lasts that begins now; None: for as long as anybody looks, where none loses events."""
+        if not self._world.trouble_drawn.lost_events:
+            return None
+        return self._world.parts.watch_max_s * self._random.uniform(0.5, 1.0)
 
     def put_clocks_right(self) -> None:
         for node_id in self.ahead_s:

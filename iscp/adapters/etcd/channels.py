@@ -148,13 +148,13 @@ class Channels:
 
         return self._call(attempt, writes=False, timeout_s=timeout_s)
 
-    def open_stream(self, path: str, requests: Iterator[Any]) -> tuple[Endpoint, Any]:
-        """Start a stream without a deadline; raises EtcdUnavailable, EtcdDenied before anything is sent."""
+    def open_stream(self, path: str, requests: Iterator[Any], *, timeout_s: float) -> tuple[Endpoint, Any]:
+        """Start a stream, which lasts for `timeout_s`; raises EtcdUnavailable, EtcdDenied before anything is sent."""
         self._refuse_if_closed()
         endpoint = self._pick()
         metadata = self._metadata(self._settings.timeout_s)
         try:
-            return endpoint, endpoint.stream(path)(requests, metadata=metadata)
+            return endpoint, endpoint.stream(path)(requests, timeout=timeout_s, metadata=metadata)
         except ValueError as error:
             self._refuse_if_closed(error)
             raise

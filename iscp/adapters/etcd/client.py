@@ -5,6 +5,7 @@ Every call has a deadline, and every error is one of `iscp.adapters.etcd.etcd_er
 
 from __future__ import annotations
 
+import random
 from typing import Any, assert_never
 
 from iscp.adapters.etcd import descriptors as pb
@@ -25,7 +26,7 @@ from iscp.adapters.etcd.values import (
     key_bytes,
     prefix_end,
 )
-from iscp.adapters.etcd.watch import Watch, key_value
+from iscp.adapters.etcd.watch import WATCH_MAX_S, Watch, key_value
 from iscp.ports.system import Clock
 
 LIST_PAGE_KEYS = 1_000
@@ -41,8 +42,10 @@ class EtcdClient:
     were sent and not answered: they are never repeated here.
     """
 
-    def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
+    def __init__(self, settings: EtcdSettings, clock: Clock, watch_max_s: float = WATCH_MAX_S) -> None:
         self._channels = Channels(settings, clock)
+        self._clock = clock
+        self._watch_max_s = watch_max_s
 
     def close(self) -> None:
         """End all calls and watches; what is called afterwards raises EtcdUnavailable."""
@@ -117,10 +120,12 @@ class EtcdClient:
     def watch(self, key: str, *, start_revision: int, prefix: bool = False, survives_connection: bool = True) -> Watch:
         return Watch(
             self._channels,
+            self._clock,
             key,
             prefix=prefix,
             start_revision=start_revision,
             survives_connection=survives_connection,
+            lasts_s=self._watch_max_s * random.uniform(0.5, 1.0),
         )
 
     def grant(self, ttl_s: int) -> tuple[int, int]:

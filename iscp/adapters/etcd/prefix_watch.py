@@ -44,8 +44,8 @@ class PrefixWatch:
     """One thread, on which both callbacks are called; they must return soon.
 
     `read` reads all there is, and returns the revision of that; `on_events` gets what came after it. After each
-    interruption all is read again: the store may have been restored from a backup meanwhile. `unreadable` is logged
-    where it cannot be read.
+    interruption all is read again, as the store may have been restored from a backup meanwhile; and from time to time,
+    as watches end by themselves. `unreadable` is logged where it cannot be read.
     """
 
     def __init__(

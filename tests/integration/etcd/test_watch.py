@@ -1,4 +1,4 @@
-"""No event is lost and none comes twice, whatever happens to the server."""
+"""No event is lost and none comes twice, whatever happens to the server; and one that is lost is not so for ever."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
+from iscp.adapters.etcd.builds.build_keys import TABLES, BuildKeys
+from iscp.adapters.etcd.builds.build_watch import watch_builds
 from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Changed, Compacted, EventType, Put, WatchItem
+from iscp.adapters.etcd.values import Changed, Compacted, EtcdSettings, EventType, Put, WatchItem
 from iscp.adapters.etcd.watch import Watch
+from iscp.changefeed.etcd.locks import EtcdFeedLocks
+from iscp.coordination.builds.build_state import BeginTable
+from iscp.core.values.members import NodeRecord
 from iscp.ports.system import Clock
+from iscp.runtime.loop.threads import THREADS
 
 Connect = Callable[..., EtcdClient]
 Eventually = Callable[..., float]
@@ -209,3 +219,102 @@ def test_a_slow_consumer_gets_everything(client: EtcdClient, prefix: str) -> Non
             if len(received) == 200:
                 break
     assert received == [b"%05d" % number for number in range(200)]
+
+
+LASTS_S = 0.5
+TTL_S, MARGIN_S = 5.0, 0.5
+
+
+def test_a_watch_ends_by_itself_and_no_server_is_blamed_for_that(
+    shared_server: EtcdServer, clock: Clock, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = EtcdSettings((shared_server.endpoint,))
+    with caplog.at_level("INFO"), EtcdClient(settings, clock, watch_max_s=LASTS_S) as client:
+        assert list(client.watch(prefix, prefix=True, start_revision=client.list_prefix(prefix).revision + 1)) == []
+        assert client.get(prefix) is None
+    assert "etcd.watch.interrupted" not in caplog.text
+
+
+class DeafClient:
+    """A client whose watches bring no change: a server has lost them all."""
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def watch(self, key: str, **how: Any) -> DeafWatch:
+        return DeafWatch(self._client.watch(key, **how))
+
+
+class DeafWatch:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.close = watch.close
+
+    def __iter__(self) -> Iterator[WatchItem]:
+        return (item for item in self._watch if not isinstance(item, Changed))
+
+    def wait_for_deletion(self) -> None:
+        for _ in self:
+            pass
+
+
+Started = tuple[Callable[[], object], Callable[[], bool]]
+"""What has something happen, and whether whoever follows knows of it."""
+
+
+def members_followed(deaf: Any, client: EtcdClient, keys: Keys, clock: Clock, stack: ExitStack) -> Started:
+    seen: list[list[str]] = []
+    node = EtcdMembership(client, keys, clock, THREADS, lease_ttl_s=TTL_S, margin_s=MARGIN_S)
+    stack.callback(node.deregister)
+    observer = EtcdMembership(deaf, keys, clock, THREADS, lease_ttl_s=TTL_S, margin_s=MARGIN_S)
+    stack.callback(observer.watch(lambda members, _: seen.append([member.node_id for member in members])))
+    return lambda: node.register(NodeRecord("a", 1, "127.0.0.1:1")), lambda: seen[-1:] == [["a"]]
+
+
+def builds_followed(deaf: Any, client: EtcdClient, keys: Keys, clock: Clock, stack: ExitStack) -> Started:
+    seen, builds = list[object](), BuildKeys(keys.builds)
+    stack.callback(watch_builds(deaf, builds, seen.extend, seen.extend, THREADS).close)
+    return lambda: client.put(builds.key(TABLES, "t"), b""), lambda: BeginTable("t") in seen
+
+
+def election_waited_for(deaf: Any, client: EtcdClient, keys: Keys, clock: Clock, stack: ExitStack) -> Started:
+    first, second = (
+        EtcdElection(through, keys, clock, lease_ttl_s=TTL_S, margin_s=MARGIN_S) for through in (client, deaf)
+    )
+    led, follows = threading.Event(), threading.Event()
+    for election, elected in ((first, led), (second, follows)):
+        stack.callback(election.resign)
+        election.campaign("n", lambda _, elected=elected: elected.set(), lambda: None)  # type: ignore[misc]
+        assert elected is follows or led.wait(10)
+    return first.resign, follows.is_set
+
+
+def lock_waited_for(deaf: Any, client: EtcdClient, keys: Keys, clock: Clock, stack: ExitStack) -> Started:
+    first, second = (stack.enter_context(EtcdFeedLocks(through, keys, clock, name="w")) for through in (client, deaf))
+    held, turns = first.try_lock("f", "0", 0, 10.0), list[object]()
+    assert held is not None
+    waiting = threading.Thread(target=lambda: turns.append(second.try_lock("f", "0", 0, 60.0)))
+    waiting.start()
+    stack.callback(waiting.join)
+    return held.release, lambda: len(turns) == 1 and turns[0] is not None
+
+
+@pytest.mark.parametrize("follow", [members_followed, builds_followed, election_waited_for, lock_waited_for])
+def test_what_the_server_has_lost_is_known_once_the_watch_has_ended(
+    follow: Callable[..., Started],
+    shared_server: EtcdServer,
+    client: EtcdClient,
+    clock: Clock,
+    prefix: str,
+    eventually: Eventually,
+) -> None:
+    with ExitStack() as stack:
+        settings = EtcdSettings((shared_server.endpoint,))
+        short = stack.enter_context(EtcdClient(settings, clock, watch_max_s=LASTS_S))
+        happen, known = follow(DeafClient(short), client, Keys(prefix), clock, stack)
+        time.sleep(2 * LASTS_S)
+        happen()
+        eventually(known)

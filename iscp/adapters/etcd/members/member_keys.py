@@ -138,7 +138,7 @@ class EtcdMembership:
             lease.try_revoke()
 
     def members(self) -> Members:
-        return self._reads.list()[1]
+        return self._reads.list()
 
     def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
         """Deliver snapshots as they come, the latest one where several came while `on_change` was at work; return what

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.keys import Keys, epoch_of, snapshot_of
 from iscp.adapters.etcd.prefix_watch import CLOSE_WAIT_S, RELIST_PAUSE_S, WatchedStore, WatchItems, apply_events
-from iscp.adapters.etcd.values import Changed, Compacted, KeyValue, Listing, Progress
+from iscp.adapters.etcd.values import Changed, KeyValue, WatchEvent
 from iscp.core.values.errors import ConfigurationError, IscpError
 from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.system import Threads
@@ -71,6 +71,9 @@ class Moments:
 class MemberReads:
     """All that one process reads of the members: by lists, and by the watch, whichever comes first.
 
+    The watch only adds what came after the latest list: an event that it has lost is missing until then, and what a
+    list has shown is never undone by a watch that lacks it.
+
     A store that was restored from a backup may have come past its former revisions before it is read again, and bears
     the same ids. But it has forgotten the epochs that were given since, and those are never deleted: whose record is
     gone while its epoch was never given is not gone, and may be writing.
@@ -83,10 +86,12 @@ class MemberReads:
         self._store_id = 0
         # A list and the watch may cross: what is of the later moment stays.
         self._lock = threading.Lock()
+        self._known: dict[str, KeyValue] = {}
+        self._listed = Moment()
         self._newest: Members = (), Moment()
 
-    def list(self) -> tuple[Listing, Members]:
-        """The keys as they are now, and what they say."""
+    def list(self) -> Members:
+        """Return who is there now; a watch from the next revision on misses nothing."""
         while True:  # ends: another pass is needed only where the store was restored during this one
             before, known = self.moments.latest, self._newest[0]
             listing = self._client.list_prefix(self._keys.nodes)
@@ -94,18 +99,27 @@ class MemberReads:
             known_id, self._store_id = self._store_id or listing.store_id, listing.store_id
             there = {record.node_id: record for record in found}
             restored = known_id != listing.store_id or any(self._forgot(life, there) for life in known)
-            if (moment := self.moments.read_at(before, listing.revision, restored)) is not None:
-                return listing, self._note(found, moment)
+            if (moment := self.moments.read_at(before, listing.revision, restored)) is None:
+                continue
+            with self._lock:
+                if moment >= self._newest[1]:
+                    self._known, self._listed = {kv.key: kv for kv in listing.items}, moment
+                    self._newest = found, moment
+            return found, moment
 
-    def follow(self, known: Mapping[str, KeyValue], since: Moment, revision: int) -> Members:
-        """Return the members that these keys show, which a watch from `since` has brought up to `revision`."""
-        return self._note(snapshot_of(known.values()), self.moments.follow(since, revision))
+    def follow(self, events: Sequence[WatchEvent], since: Moment) -> Members | None:
+        """Return who is there after these events, which a watch from `since` has brought.
 
-    def _note(self, found: tuple[NodeRecord, ...], moment: Moment) -> Members:
+        None: a list has shown that the store was restored, and what is followed would be of before.
+        """
         with self._lock:
-            if moment >= self._newest[1]:
-                self._newest = found, moment
-        return found, moment
+            if self.moments.latest.restores > since.restores:
+                return None
+            later = [event for event in events if event.kv.mod_revision > self._listed.revision]
+            if later:
+                revision = apply_events(self._known, later)
+                self._newest = snapshot_of(self._known.values()), self.moments.follow(since, revision)
+            return self._newest
 
     def _forgot(self, life: NodeRecord, there: Mapping[str, NodeRecord]) -> bool:
         """Return whether the store cannot be the one in which this life was registered, or its epoch key was spoilt."""
@@ -173,11 +187,10 @@ class MemberWatch:
                 self._pause(RELIST_PAUSE_S)
 
     def _follow_from_list(self) -> None:
-        listing, members = self._reads.list()
-        known, (_, moment) = {kv.key: kv for kv in listing.items}, members
-        self._publish(members)
+        self._publish(members := self._reads.list())
+        _, moment = members
         watch = self._client.watch(
-            self._keys.nodes, prefix=True, start_revision=listing.revision + 1, survives_connection=False
+            self._keys.nodes, prefix=True, start_revision=moment.revision + 1, survives_connection=False
         )
         with self._changed:
             self._watch = watch
@@ -185,14 +198,10 @@ class MemberWatch:
                 return
         try:
             for item in watch:
-                match item:
-                    case Changed() if self._reads.moments.latest.restores > moment.restores:
-                        return  # a list has shown that the store was restored: what is followed would be of before
-                    case Changed(events):
-                        revision = apply_events(known, events)
-                        self._publish(self._reads.follow(known, moment, revision))
-                    case Progress() | Compacted():
-                        pass  # a compacted watch ends: the next listing shows it
+                if isinstance(item, Changed):
+                    if (followed := self._reads.follow(item.events, moment)) is None:
+                        return
+                    self._publish(followed)
         finally:
             self._reads.moments.lose_sight()
 

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import pytest
 
 from iscp.adapters.etcd import descriptors as pb
 from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdUnavailable
 from iscp.adapters.etcd.values import Changed, Compacted, Progress
 from iscp.adapters.etcd.watch import Watch
+from tests.fakes.clock import FakeClock
+
+LASTS_S = 7.0
+
+
+class Ended(grpc.RpcError):  # type: ignore[misc]
+    """As a server ends a stream whose time is over: by its own word for that, or by another."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNKNOWN
+
+    def details(self) -> str:
+        return "context deadline exceeded"
 
 
 class ScriptedCall:
     def __init__(self, responses: list[Any]) -> None:
-        self._responses = iter(responses)
+        self._responses = responses
 
     def __iter__(self) -> Iterator[Any]:
-        return self._responses
+        for response in self._responses:
+            if isinstance(response, Passes):
+                response.clock.advance(response.by_s)
+                raise Ended
+            yield response
 
     def cancel(self) -> None:
         pass
@@ -33,13 +52,15 @@ class ScriptedChannels:
         self._connections = iter(connections)
         self._revision_now = revision_now
         self.started_at: list[int] = []
+        self.lasts_s: list[float] = []
         self.tokens_dropped = 0
         self.watch_events = 0
 
     def count_events(self, events: int) -> None:
         self.watch_events += events
 
-    def open_stream(self, _path: str, requests: Iterator[Any]) -> tuple[object, ScriptedCall]:
+    def open_stream(self, _path: str, requests: Iterator[Any], *, timeout_s: float) -> tuple[object, ScriptedCall]:
+        self.lasts_s.append(timeout_s)
         self.started_at.append(next(requests).create_request.start_revision)
         try:
             return object(), ScriptedCall(next(self._connections))
@@ -58,6 +79,14 @@ class ScriptedChannels:
         self.tokens_dropped += 1
 
 
+@dataclass
+class Passes:
+    """So much time passes, and then the stream ends."""
+
+    clock: FakeClock
+    by_s: float
+
+
 def created(revision: int, cluster_id: int = 1) -> Any:
     return pb.WatchResponse(created=True, header={"revision": revision, "cluster_id": cluster_id})
 
@@ -71,8 +100,9 @@ def progress(revision: int) -> Any:
     return pb.WatchResponse(header={"revision": revision, "cluster_id": 1})
 
 
-def seen(channels: ScriptedChannels, start_revision: int = 5) -> list[Any]:
-    return list(Watch(channels, "k", prefix=False, start_revision=start_revision))  # type: ignore[arg-type]
+def seen(channels: ScriptedChannels, start_revision: int = 5, clock: FakeClock | None = None) -> list[Any]:
+    at = {"start_revision": start_revision, "lasts_s": LASTS_S}
+    return list(Watch(channels, clock or FakeClock(), "k", prefix=False, **at))  # type: ignore[arg-type]
 
 
 def test_it_resumes_after_the_last_event_and_not_after_the_header() -> None:
@@ -88,6 +118,14 @@ def test_a_progress_notice_is_passed_on_and_not_resumed_from() -> None:
     channels = ScriptedChannels([created(5), events(5, header=5), progress(50)])
     assert seen(channels)[1:] == [Progress(50)]
     assert channels.started_at == [5, 6]
+
+
+def test_it_lasts_for_its_time_over_all_connections() -> None:
+    clock = FakeClock()
+    before, after = Passes(clock, 3.0), Passes(clock, LASTS_S - 3.0)
+    channels = ScriptedChannels([created(9), events(5, header=9), before], [created(9), after], [events(6, header=9)])
+    assert [type(item) for item in seen(channels, clock=clock)] == [Changed]
+    assert (channels.started_at, channels.lasts_s) == ([5, 6], [LASTS_S, LASTS_S - 3.0])
 
 
 def test_compaction_ends_it() -> None:

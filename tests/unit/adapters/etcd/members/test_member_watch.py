@@ -6,7 +6,7 @@ import pytest
 
 from iscp.adapters.etcd.keys import Keys, encoded
 from iscp.adapters.etcd.members.member_watch import MemberReads
-from iscp.adapters.etcd.values import KeyValue, Listing
+from iscp.adapters.etcd.values import EventType, KeyValue, Listing, WatchEvent
 from iscp.adapters.etcd.watch import Watch
 from iscp.core.values.members import Moment, NodeRecord
 
@@ -55,12 +55,17 @@ def etcd() -> Etcd:
 def reads(etcd: Etcd) -> MemberReads:
     """Has read them."""
     made = MemberReads(etcd, KEYS)
-    assert made.list()[1][1] == Moment(0, 14)
+    assert made.list()[1] == Moment(0, 14)
     return made
 
 
+def event(node_id: str, revision: int) -> WatchEvent:
+    """The end of this node."""
+    return WatchEvent(EventType.DELETE, KeyValue(KEYS.node(node_id), b"", 0, revision, 0, 0))
+
+
 def moment_of(reads: MemberReads) -> Moment:
-    _, (_, moment) = reads.list()
+    _, moment = reads.list()
     return moment
 
 
@@ -100,7 +105,27 @@ def test_a_store_of_another_cluster_is_another_store(etcd: Etcd, reads: MemberRe
 def test_what_is_read_after_sight_was_lost_says_so(etcd: Etcd, reads: MemberReads) -> None:
     reads.moments.lose_sight()
     assert moment_of(reads) == Moment(0, 14, 1)
-    assert reads.follow({}, Moment(0, 14, 1), 15) == ((), Moment(0, 15, 1))
+    assert reads.follow([event("a", 15), event("b", 15)], Moment(0, 14, 1)) == ((), Moment(0, 15, 1))
+
+
+def test_a_watch_undoes_nothing_that_a_later_list_has_shown(etcd: Etcd, reads: MemberReads) -> None:
+    """It has lost the new life of `b`, or brings what came before that late."""
+    etcd.register("b", 6, 60)
+    etcd.register("c", 1, 10)
+    listed, moment = reads.list()
+    assert ([each.epoch for each in listed], moment) == ([3, 6, 1], Moment(0, 18))
+    assert reads.follow([event("b", 16)], Moment(0, 14)) == (listed, moment)
+    assert reads.follow([event("c", 19)], Moment(0, 14)) == (listed[:2], Moment(0, 19))
+
+
+def test_what_a_watch_has_lost_is_known_with_the_next_list(etcd: Etcd, reads: MemberReads) -> None:
+    etcd.register("c", 1, 10)
+    del etcd.lives["a"], etcd.lives["b"]
+    etcd.revision = 18
+    followed = reads.follow([event("b", 18)], Moment(0, 14))
+    assert followed is not None
+    assert [each.node_id for each in followed[0]] == ["a"]
+    assert [each.node_id for each in reads.list()[0]] == ["c"]
 
 
 def test_a_list_that_was_overtaken_by_the_find_of_a_restored_store_is_read_again(
@@ -110,3 +135,4 @@ def test_a_list_that_was_overtaken_by_the_find_of_a_restored_store_is_read_again
     etcd.revision = 4
     assert moment_of(reads) == Moment(1, 4)
     assert reads.moments.read_at(before, 20) is None
+    assert reads.follow([event("a", 20)], Moment(0, 14)) is None, "of a watch from before"
