@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if "ISCP_ETCD" not in os.environ and shutil.which("go"):  # once for all processes of a run, which inherit it
+    from tests.containers.go_programs import current_etcd
+
+    if (built := current_etcd()) is not None:
+        os.environ["ISCP_ETCD"] = str(built)
 
 os.environ.setdefault("ISCP_ETCD__ACCEPT_FAULTY_RELEASE", "true")  # that of PyPI is one: nodes inherit it
 
@@ -18,6 +26,20 @@ settings.load_profile("iscp")
 
 SEEN = pytest.StashKey[Counter[str]]()
 """Cases of each slow test that were collected and run each time."""
+
+
+STARTS_ETCD = ("tests/integration/", "tests/e2e/")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which etcd it was that tests started."""
+    reports = (each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, ()))
+    if any(each.nodeid.startswith(STARTS_ETCD) for each in reports):
+        from iscp.adapters.etcd.server import find_etcd
+
+        binary = find_etcd()
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+        terminalreporter.write_line(f"{said.splitlines()[0]}, {binary}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -1,6 +1,6 @@
-"""The programs that containers run, built by Go from pinned modules, once: the cache keeps them.
+"""The programs that containers and tests run, built by Go from pinned modules, once: the cache keeps them.
 
-`python -m tests.containers.go_programs` builds all.
+`python -m tests.containers.go_programs` builds those of containers, and with names those.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,12 @@ from pathlib import Path
 from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
 
 SOURCES = Path(__file__).with_name("programs")
-NAMES = {"etcd": "etcd", "s3": "versitygw"}
+NAMES = {"etcd": "etcd", "s3": "versitygw", "current_etcd": "etcd"}
 """Directories with a go.mod, and what their tool's program is named."""
+
+IN_CONTAINERS = ("etcd", "s3")
+CURRENT_ETCD = "current_etcd"
+"""What tests start instead of PyPI's etcd, which has known faults, wherever it was built before they begin."""
 
 BUILD_WAIT_S = 900.0
 """For both: two minutes of processor time, and what Go fetches. Then the build is ended, and its tests are skipped."""
@@ -37,6 +42,12 @@ def kept(cache: Path, directory: str) -> Path:
     source = SOURCES / directory
     digest = hashlib.sha256(b"".join((source / name).read_bytes() for name in ("go.mod", "go.sum")))
     return cache / f"containers-{directory}-{digest.hexdigest()[:16]}" / NAMES[directory]
+
+
+def current_etcd() -> Path | None:
+    """Where it is, if it was built."""
+    program = kept(default_cache_dir(os.environ), CURRENT_ETCD)
+    return program if program.exists() else None
 
 
 def build(directory: str, cache: Path) -> Path:
@@ -93,11 +104,12 @@ def _tool(directory: str) -> str:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends Go too
     try:
-        for directory in NAMES:
+        for directory in sys.argv[1:] or IN_CONTAINERS:
             print(build(directory, default_cache_dir(os.environ)))  # noqa: T201
     except NotBuiltError as error:
-        sys.exit(f"containers: {error}")
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

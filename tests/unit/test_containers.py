@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from iscp.adapters.etcd.server import release_fault
 from tests.chart.values_file import CHART
 from tests.containers.engine import HINT, find_engine, sockets
-from tests.containers.go_programs import NAMES, SOURCES, NotBuiltError, build, kept
+from tests.containers.go_programs import CURRENT_ETCD, NAMES, SOURCES, NotBuiltError, build, current_etcd, kept
 
 HOME = Path("/home/dev")
 
@@ -55,6 +56,15 @@ def test_what_was_built_is_taken_and_where_it_cannot_be_built_that_is_said(
     assert build("etcd", tmp_path) == program
 
 
+def test_tests_start_the_current_etcd_once_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISCP_CACHE", str(tmp_path))
+    assert current_etcd() is None
+    program = kept(tmp_path, CURRENT_ETCD)
+    program.parent.mkdir()
+    program.write_text("")
+    assert current_etcd() == program
+
+
 def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = tmp_path / "bin/go"
     go.parent.mkdir()
@@ -66,7 +76,12 @@ def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not kept(tmp_path / "cache", "s3").exists()
 
 
+def pinned(directory: str) -> list[str]:
+    return re.findall(r"go\.etcd\.io/etcd/server/v3 (v[\d.]+)", (SOURCES / directory / "go.mod").read_text())
+
+
 def test_etcd_is_the_one_that_the_chart_deploys() -> None:
-    pinned = re.findall(r"go\.etcd\.io/etcd/server/v3 (v[\d.]+)", (SOURCES / "etcd/go.mod").read_text())
-    assert pinned == [yaml.safe_load((CHART / "values.yaml").read_text())["etcd"]["image"]["tag"]]
+    assert pinned("etcd") == [yaml.safe_load((CHART / "values.yaml").read_text())["etcd"]["image"]["tag"]]
+    (current,) = pinned(CURRENT_ETCD)
+    assert not release_fault(current.removeprefix("v"))
     assert {path.name for path in SOURCES.iterdir()} == set(NAMES)
