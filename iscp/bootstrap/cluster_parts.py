@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iscp.adapters.etcd.builds.build_store import EtcdBuilds
@@ -13,7 +14,7 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import EtcdOverrides
-from iscp.adapters.etcd.server import RELEASE_REMEDY, release_fault, release_warning
+from iscp.adapters.etcd.server import RELEASE_REMEDY, member_releases, release_fault, release_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError
@@ -36,8 +37,10 @@ class Cluster:
 
     @classmethod
     def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
-        etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
-        _check_release(etcd.status().version, config.etcd.accept_faulty_release)
+        settings = EtcdSettings.of(config.etcd)
+        etcd = EtcdClient(settings, clock)
+        releases = member_releases(etcd, settings, clock, settings.timeout_s)
+        check_releases(releases, config.etcd.accept_faulty_release)
         keys, lease_ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
         election = EtcdElection(etcd, keys, clock, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
         membership = EtcdMembership(etcd, keys, clock, THREADS, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
@@ -52,12 +55,18 @@ class Cluster:
         return cls(etcd=etcd, membership=membership, election=election, ports=ports, builds=builds)
 
 
-def _check_release(version: str, accepted: bool) -> None:
-    """Raise ConfigurationError for a release of etcd that can lose or spoil what it was given."""
-    fault = release_fault(version)
-    if fault and not accepted:
-        raise ConfigurationError(
-            fault, field="etcd.endpoints", remedy=f"{RELEASE_REMEDY}. For a trial, set etcd.accept_faulty_release"
-        )
-    if found := fault or release_warning(version):
-        log.warning("etcd.version", extra={"warning": f"{found}. {RELEASE_REMEDY}"})
+def check_releases(releases: Mapping[str, str], accepted: bool) -> None:
+    """Raise ConfigurationError for a member of etcd whose release can lose or spoil what it was given."""
+    for member, version in releases.items():
+        if not version:
+            log.warning("etcd.release_unknown", extra={"member": member})
+            continue
+        fault = release_fault(version)
+        if fault and not accepted:
+            raise ConfigurationError(
+                f"member {member}: {fault}",
+                field="etcd.endpoints",
+                remedy=f"{RELEASE_REMEDY}. For a trial, set etcd.accept_faulty_release",
+            )
+        if found := fault or release_warning(version):
+            log.warning("etcd.version", extra={"member": member, "warning": f"{found}. {RELEASE_REMEDY}"})

@@ -18,6 +18,7 @@ from iscp.adapters.etcd.values import (
     Get,
     KeyValue,
     Listing,
+    Member,
     Operation,
     Put,
     Status,
@@ -172,6 +173,12 @@ class EtcdClient:
             member_id=answer.header.member_id,
             errors=tuple(answer.errors),
         )
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the members of the etcd cluster, as the cluster itself lists them."""
+        path = pb.path("Cluster", "MemberList")
+        answer = self._channels.unary(path, pb.MemberListRequest(linearizable=True), writes=False)
+        return tuple(Member(each.ID, each.name, tuple(each.clientURLs)) for each in answer.members)
 
     def _range(self, request: Any) -> Any:
         return self._channels.unary(pb.path("KV", "Range"), request, writes=False)

@@ -52,6 +52,8 @@ LeaseKeepAliveRequest = _CLASSES["LeaseKeepAliveRequest"]
 LeaseKeepAliveResponse = _CLASSES["LeaseKeepAliveResponse"]
 LeaseTimeToLiveRequest = _CLASSES["LeaseTimeToLiveRequest"]
 LeaseTimeToLiveResponse = _CLASSES["LeaseTimeToLiveResponse"]
+MemberListRequest = _CLASSES["MemberListRequest"]
+MemberListResponse = _CLASSES["MemberListResponse"]
 StatusRequest = _CLASSES["StatusRequest"]
 StatusResponse = _CLASSES["StatusResponse"]
 AuthenticateRequest = _CLASSES["AuthenticateRequest"]
@@ -71,6 +73,7 @@ ANSWERS: dict[str, Any] = {
         ("Lease", "LeaseTimeToLive", LeaseTimeToLiveResponse),
         ("Lease", "LeaseKeepAlive", LeaseKeepAliveResponse),
         ("Watch", "Watch", WatchResponse),
+        ("Cluster", "MemberList", MemberListResponse),
         ("Maintenance", "Status", StatusResponse),
         ("Auth", "Authenticate", AuthenticateResponse),
     )

@@ -9,17 +9,17 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdRefusedError, EtcdUnavailable
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.values import EtcdSettings, Member
 from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.system.file_replace import private_directory
 from iscp.adapters.system.free_port import free_port, is_free
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.core.values.errors import ConfigurationError, IscpError, Unavailable
 from iscp.core.values.extras import DISTRIBUTION
 from iscp.ports.system import Clock
 
@@ -32,6 +32,9 @@ START_CALL_S = 0.5
 
 START_ATTEMPTS_MAX = 3
 """Starts of that etcd, each on other free ports where none are given; then it fails with Unavailable."""
+
+MEMBER_STATUS_S = 1.0
+"""How long a member of etcd may take to say its release when a node starts; then it is not known, and logged so."""
 
 STOP_WAIT_S = 5.0
 """How long that etcd may take to stop in order; then it is killed."""
@@ -94,6 +97,30 @@ def release_warning(version: str) -> str:
 
 RELEASE_REMEDY = "Use etcd 3.5.6 or later (3.4.22 of 3.4) in production"
 """The remedy for a release of etcd that has faults."""
+
+
+def member_releases(etcd: EtcdClient, settings: EtcdSettings, clock: Clock, timeout_s: float) -> dict[str, str]:
+    """Return the release of each member that the cluster lists, by its name; empty: it does not answer where it says.
+
+    Raises EtcdUnavailable where no member answers within `timeout_s`.
+    """
+    answering = etcd.status(timeout_s=timeout_s)
+    found = {}
+    for member in etcd.members():
+        here = member.member_id == answering.member_id
+        found[member.name] = answering.version if here else _release_of(member, settings, clock)
+    return found
+
+
+def _release_of(member: Member, settings: EtcdSettings, clock: Clock) -> str:
+    if not member.client_urls:
+        return ""
+    try:
+        with EtcdClient(replace(settings, endpoints=member.client_urls), clock) as etcd:
+            status = etcd.status(timeout_s=MEMBER_STATUS_S)
+    except IscpError:
+        return ""
+    return status.version if status.member_id == member.member_id else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,15 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of etcd's own members, which has no name or addresses before it has started."""
+
+    member_id: int
+    name: str
+    client_urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     version: str
     member_id: int

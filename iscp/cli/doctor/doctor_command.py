@@ -96,7 +96,7 @@ def _examine_node(file: Path) -> Iterator[Examined]:
     if config is None:
         return
     if right("etcd"):
-        yield programs.examine_etcd_members(config.etcd, SystemClock())
+        yield from programs.examine_etcd_members(config.etcd, SystemClock())
     uris = [("log.uri", config.log.uri), *(("storage.self_test", uri) for uri in config.storage.self_test)]
     for what, uri in uris:
         if right(what) and not on_s3(uri):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iscp.adapters.delta.spark.jars import IVY_SETTINGS, log_store_jar, missing_delta_jars
 from iscp.adapters.delta.spark.java import HOME_REMEDY, find_java, home_fault
-from iscp.adapters.etcd.server import RELEASE_REMEDY, find_etcd, release_fault, release_warning
+from iscp.adapters.etcd.server import RELEASE_REMEDY, find_etcd, member_releases, release_fault, release_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.cli.doctor.examination import Examined, fault, ok, warning
 from iscp.core.settings.config import EtcdConfig
@@ -90,17 +90,23 @@ def examine_etcd_binary(environ: Mapping[str, str]) -> Examined:
     return _of_version(version[1] if version else "of an unknown version", f"at {binary}", trial=True)
 
 
-def examine_etcd_members(config: EtcdConfig, clock: Clock) -> Examined:
-    """Examine the cluster that a configuration names."""
+def examine_etcd_members(config: EtcdConfig, clock: Clock) -> list[Examined]:
+    """Examine the members of the etcd cluster that a configuration names."""
     from iscp.adapters.etcd.client import EtcdClient
 
-    where = ", ".join(config.endpoints)
+    where, settings = ", ".join(config.endpoints), EtcdSettings.of(config)
+    start = "Start it, or correct etcd.endpoints and what TLS and passwords need"
     try:
-        with EtcdClient(EtcdSettings.of(config), clock) as etcd:
-            version = etcd.status(timeout_s=config.request_timeout_s).version
+        with EtcdClient(settings, clock) as etcd:
+            releases = member_releases(etcd, settings, clock, config.request_timeout_s)
     except (IscpError, OSError) as error:
-        return fault("etcd", f"{where}: {error}", "Start it, or correct etcd.endpoints and what TLS and passwords need")
-    return _of_version(version, f"at {where}", trial=config.accept_faulty_release)
+        return [fault("etcd", f"{where}: {error}", start)]
+    return [
+        _of_version(version, f"member {member} of {where}", trial=config.accept_faulty_release)
+        if version
+        else warning("etcd", f"member {member} of {where} does not answer at its client URLs", start)
+        for member, version in releases.items()
+    ]
 
 
 def _of_version(version: str, where: str, *, trial: bool) -> Examined:

@@ -11,8 +11,10 @@ import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Changed
+from iscp.adapters.etcd.server import EtcdServer, member_releases
+from iscp.adapters.etcd.values import Changed, EtcdSettings
+from iscp.bootstrap.cluster_parts import check_releases
+from iscp.core.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 
 
@@ -53,6 +55,23 @@ def test_killing_the_connected_member_interrupts_neither_calls_nor_the_watch(
     found = client.get("/k")
     assert found is not None
     assert found.value == b"2"
+
+
+def test_the_release_of_each_member_is_known_that_answers(
+    members: list[EtcdServer], connect: Callable[..., EtcdClient], clock: Clock, eventually: Callable[..., float]
+) -> None:
+    """By the cluster's list, of which one endpoint is enough."""
+    settings = EtcdSettings((members[0].endpoint,))
+    client = connect(members[0].endpoint, timeout_s=15.0)
+    client.put("/k", b"")  # there is a quorum
+    eventually(lambda: "" not in member_releases(client, settings, clock, 5.0), within_s=20)
+    releases = member_releases(client, settings, clock, 5.0)
+    assert releases == dict.fromkeys(("m0", "m1", "m2"), client.status().version)
+    with pytest.raises(ConfigurationError, match=r"member m1: .* can corrupt"):
+        check_releases({**releases, "m0": "3.6.16", "m1": "3.5.1"}, accepted=False)
+    members[2].kill()
+    assert member_releases(client, settings, clock, 5.0)["m2"] == ""
+    check_releases({"m0": "3.6.16", "m2": ""}, accepted=False)
 
 
 def _put(client: EtcdClient, value: bytes) -> bool:

@@ -81,7 +81,7 @@ def test_an_etcd_that_is_named_and_not_there_is_a_fault(tmp_path: Path) -> None:
 
 def test_members_that_do_not_answer_are_a_fault() -> None:
     config = EtcdConfig(endpoints=(f"127.0.0.1:{free_port()}",), request_timeout_s=0.3)
-    found = programs.examine_etcd_members(config, SystemClock())
+    (found,) = programs.examine_etcd_members(config, SystemClock())
     assert found.verdict is Verdict.FAULT
     assert "etcd.endpoints" in found.remedy
 
