@@ -81,15 +81,16 @@ class ApplyRun:
     def with_usage(self, outcome: JobOutcome) -> JobOutcome:
         """Return the outcome with what the job's part has cost by now, and why it needed Spark.
 
-        In the rest of the iteration's time the job waited for the iteration's other jobs.
+        In the rest of the iteration's time the job waited for the iteration's other jobs, where it has others.
         """
         charge_by_now()
         tally = self.meter.tally(outcome.row)
         usage = tally.usage(outcome.rows)
-        waited_s = max(0.0, self.ports.clock.monotonic_s() - self.meter.began_s - usage.work_s)
+        others = [row for row in self.meter.iteration.jobs if row.key != outcome.row.key]
+        rest_s = self.ports.clock.monotonic_s() - self.meter.began_s - usage.work_s
+        waited_s = max(0.0, rest_s) if others else 0.0
         usage = replace(usage, wait_s=min(waited_s, SECONDS_MOST))
         if waited_s >= WAIT_LOGGED_S:
-            others = [row for row in self.meter.iteration.jobs if row.key != outcome.row.key]
             waited = {"waited_s": round(waited_s, 1), "waited_for": [row.key.job_name for row in others]}
             log.info("iteration.waited", extra=logged_job(outcome.row, self.uri) | waited)
         size = outcome.bytes or (usage.bytes_written if outcome.ok else 0)
