@@ -6,7 +6,6 @@ A file's own size bounds nothing: 8 MiB of a text that repeats itself are gigaby
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +32,7 @@ class ParquetRows:
         """`path` is as the log has it, below the table, and so is `size`, in bytes."""
         try:
             with storage_faults(f"read {path} of {uri}"), open_input(uri, path, size) as opened:
-                self._parquet = BoundedParquet(_Content(opened.read()), opened.path)
+                self._parquet = BoundedParquet(opened.read(), opened.path)
         except FileNotFoundError as error:
             raise ChangesUnavailableError(f"{path} is gone") from error
         self.columns = {name.lower(): name for name in self._parquet.schema_arrow.names}
@@ -62,20 +61,6 @@ class ParquetRows:
         if named.get(_SPARK_VERSION, b"") >= _NEW_CALENDAR_SINCE and not any(mark in named for mark in _LEGACY_MARKS):
             return True
         return not has_early_days(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """A file that is in memory."""
-
-    content: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
-    def read_at(self, begin: int, length: int) -> memoryview:
-        return memoryview(self.content)[begin : begin + length]
 
 
 def has_early_days(rows: pa.Table) -> bool:

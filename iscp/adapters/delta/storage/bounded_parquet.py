@@ -63,7 +63,7 @@ _CHUNK_VALUES, _CHUNK_UNPACKED, _CHUNK_PACKED, _DATA_AT, _DICTIONARY_AT = 5, 6, 
 
 # Kinds of Thrift's compact protocol.
 _BOOLS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
-_MORE, _VARINT_BYTES_MAX, _STRUCTS_DEPTH_MAX = 15, 10, 16
+_MORE, _LONG, _VARINT_BYTES_MAX, _STRUCTS_DEPTH_MAX = 15, 128, 10, 16
 
 
 class TooLargeError(Exception):
@@ -184,12 +184,15 @@ class _HeldBytes:
 
 
 class BoundedParquet:
-    """An open Parquet file; for one thread at a time. Raises pyarrow's errors where it is damaged."""
+    """An open Parquet file, or the bytes of one; for one thread at a time. Raises pyarrow's errors where it is damaged.
 
-    def __init__(self, source: Source, path: str) -> None:
-        self._source = source
+    Small files are in memory as a whole: pyarrow reads them there without a call of Python's for each part.
+    """
+
+    def __init__(self, source: Source | bytes, path: str) -> None:
+        self._source = source if not isinstance(source, bytes) else _Content(source)
         self._path = path
-        self._file = _HeldFile(source.size)
+        self._file = _HeldFile(self._source.size)
         self._opened: dict[tuple[str, ...], pq.ParquetFile] = {}
         limit = self._hold_footer()
         self._limits = {"thrift_string_size_limit": limit, "thrift_container_size_limit": limit}
@@ -305,15 +308,16 @@ class BoundedParquet:
             )
         return self._opened[key]
 
-    def _arrow_file(self) -> pa.PythonFile:
-        return pa.PythonFile(self._file, mode="r")
+    def _arrow_file(self) -> pa.NativeFile:
+        whole = self._file.whole
+        return pa.PythonFile(self._file, mode="r") if whole is None else pa.BufferReader(whole)
 
     # --- bytes --------------------------------------------------------------------------------------------------
 
     def _hold_footer(self) -> int:
         """Read the end of the file, and return how many bytes its footer has: a list in it has no more entries."""
         size = self._source.size
-        tail = min(size, TAIL_BYTES)
+        tail = size if isinstance(self._source, _Content) else min(size, TAIL_BYTES)
         content = self._source.read_at(size - tail, tail)
         end = bytes(content[-END_BYTES:])
         length = int.from_bytes(end[:4], "little") if end[4:] == b"PAR1" else 0
@@ -333,7 +337,7 @@ class BoundedParquet:
     def _read_chunks(self, length: int) -> list[list[ColumnChunk]]:
         end, leaves = self._source.size - END_BYTES, len(self.metadata.schema)
         try:
-            footer, _ = _read_struct(self._file.read_held(end - length, length), 0, 0)
+            footer, _ = _read_struct(bytes(self._file.read_held(end - length, length)), 0, 0)
             groups = [[_chunk(each[_COLUMN]) for each in group[_COLUMNS]] for group in footer[_GROUPS]]
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise pa.ArrowInvalid(f"{self._path}: its footer is damaged: {error!r}") from error
@@ -392,6 +396,20 @@ def _total(pages: Iterable[tuple[str, ChunkPages]], coded: Collection[str]) -> i
     return sum(each.as_dictionary if leaf in coded else each.decoded for leaf, each in pages)
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A file that is in memory."""
+
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def read_at(self, begin: int, length: int) -> memoryview:
+        return memoryview(self.content)[begin : begin + length]
+
+
 class _HeldFile(io.RawIOBase):
     """The parts of a file that are held, for pyarrow, which gets no others."""
 
@@ -403,6 +421,11 @@ class _HeldFile(io.RawIOBase):
 
     def hold(self, part: _HeldBytes) -> None:
         self.held = (*self.held, part)
+
+    @property
+    def whole(self) -> pa.Buffer | None:
+        """The bytes of the file, where all of them are held."""
+        return next((each.content for each in self.held if each.content.size == self._size), None)
 
     def read_held(self, begin: int, length: int) -> memoryview:
         return memoryview(self._find(begin, length)).cast("B")
@@ -448,8 +471,8 @@ def _chunk(column: Mapping[int, Any]) -> ColumnChunk:
         unpacked=operator.index(column[_CHUNK_UNPACKED]),
         values=operator.index(column[_CHUNK_VALUES]),
         has_dictionary=dictionary is not None,
-        low=bytes(low) if isinstance(low, memoryview) else None,
-        high=bytes(high) if isinstance(high, memoryview) else None,
+        low=low if isinstance(low, bytes) else None,
+        high=high if isinstance(high, bytes) else None,
     )
 
 
@@ -499,31 +522,34 @@ def _walk_pages(content: memoryview, said: int, column: Any) -> ChunkPages:
     return ChunkPages(values, plain, coded, referring, dictionary, besides, first in _CODED)
 
 
-def _read_struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
+def _read_struct(data: bytes | memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """Return the fields of a struct of Thrift's, by their numbers, and where it ends; those that are true or false are
     left out.
+
+    A footer has hundreds of values, most of them numbers of one byte: these are read here, without a call each.
     """
     found: dict[int, Any] = {}
     field = 0
     while header := data[at]:
         at += 1
-        kind, step = header & 15, header >> 4
-        if step:
-            field += step
+        kind = header & 15
+        if header > _MORE:
+            field += header >> 4
         else:
-            number, at = _read_varint(data, at)
-            field = (number >> 1) ^ -(number & 1)
-        if kind not in _BOOLS:
+            field, at = _read_number(data, at)
+        if kind in _VARINTS and (byte := data[at]) < _LONG:
+            found[field] = (byte >> 1) ^ -(byte & 1)
+            at += 1
+        elif kind not in _BOOLS:
             found[field], at = _read_value(data, at, kind, depth)
     return found, at + 1
 
 
-def _read_value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
+def _read_value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if depth > _STRUCTS_DEPTH_MAX:
         raise ValueError("structs nest too deeply")
     if kind in _VARINTS:
-        number, at = _read_varint(data, at)
-        return (number >> 1) ^ -(number & 1), at
+        return _read_number(data, at)
     if kind == _BINARY:
         length, at = _read_varint(data, at)
         if at + length > len(data):
@@ -549,13 +575,18 @@ def _read_value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, 
     raise ValueError(f"a value has the kind {kind}")
 
 
-def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+def _read_number(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    number, at = _read_varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
-        if byte < 128:
+        if byte < _LONG:
             return value, at
         shift += 7
         if shift > 7 * _VARINT_BYTES_MAX:
