@@ -107,20 +107,13 @@ class FulltextSearch:
     # --- rows that no segment has --------------------------------------------------------------------------------
 
     def _take_fresh(self, part: IndexedPart, best: BestRows) -> None:
-        cached: dict[int, FreshRows[CodedColumns]] = {}
-        others: list[LanceFragment] = []
         fresh = [each for each in self._dataset.get_fragments() if each.fragment_id not in part.fragments]
-        for each in fresh:
-            if (rows := cached_texts(self._dataset, each, self._words_columns)) is not None:
-                cached[each.fragment_id] = rows
-            else:
-                others.append(each)
+        cached = cached_texts(self._dataset, fresh, self._words_columns)
         lives = living_rows(self._dataset, cached, self._condition)
         for number, rows in cached.items():
             if (living := lives[number]) is not None:
                 self._score_cached(rows, living, best)
-        others += [each for each in fresh if each.fragment_id in lives and lives[each.fragment_id] is None]
-        if others:
+        if others := [each for each in fresh if lives.get(each.fragment_id) is None]:
             self._take_read(others, best)
 
     def _score_cached(self, rows: FreshRows[CodedColumns], living: npt.NDArray[np.bool_], best: BestRows) -> None:

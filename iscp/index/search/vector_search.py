@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
@@ -31,8 +32,10 @@ from iscp.index.search.filters import TRUE
 from iscp.index.search.fresh_rows import (
     CACHED_BYTES_MAX,
     FreshRows,
+    NearestBound,
+    Numbers,
+    Reals,
     VectorRows,
-    are_cached_together,
     cached_vectors,
     living_rows,
 )
@@ -68,8 +71,10 @@ PROBES_WITHOUT_CALIBRATION = 20
 NUMBERS_AT_ONCE = 4_000_000
 """Numbers of candidates' vectors that are in memory at once: a search for many hits has some 100,000 candidates."""
 
-NUMBERS_SCANNED = 2_000_000
-"""Numbers of vectors in each batch of rows that are read to be compared. Lance reads several batches ahead."""
+NUMBERS_SCANNED = 400_000
+"""Numbers of vectors in each batch of rows that are read to be compared: they stay in a processor's cache while they
+are compared. Lance reads several batches ahead.
+"""
 
 ALL_PROBES = 2**20
 """More partitions than an index has: Lance searches all of them."""
@@ -149,7 +154,7 @@ class VectorSearch:
         self._dataset: LanceDataset = searched.index.dataset
         self._condition = None if condition == TRUE else condition
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """Return how many numbers the vectors of rows have."""
         return int(self._dataset.schema.field(VECTOR).type.list_size)
@@ -177,27 +182,31 @@ class VectorSearch:
     def _compare_fresh(self, covered: set[int], query: npt.NDArray[np.float64], best: BestRows) -> None:
         """Compare all rows that no segment has."""
         head = self._searched.index.head_address >> 32
-        fresh = [
-            each
+        fresh = {
+            each.fragment_id: each
             for each in self._dataset.get_fragments()
             if each.fragment_id not in covered and not (each.fragment_id == head and each.physical_rows == 1)
-        ]
-        cached: dict[int, FreshRows[VectorRows]] = {}
-        if are_cached_together(sum(each.physical_rows for each in fresh), self.dimension, self._cached_bytes_max):
-            found = ((each.fragment_id, cached_vectors(self._dataset, each)) for each in fresh)
-            cached = {number: rows for number, rows in found if rows is not None}
-        scanned = {each.fragment_id: each for each in fresh}
+        }
+        bound = NearestBound(query, best.most, self._metric)
+        cached = cached_vectors(self._dataset, [*fresh.values()], self.dimension, self._cached_bytes_max)
+        compared: list[tuple[FreshRows[VectorRows], Numbers, Reals]] = []
         for number, living in living_rows(self._dataset, cached, self._condition).items():
-            if living is None:
-                continue
-            rows = cached[number]
-            del scanned[number]
-            some = rows.content.may_be_nearest(query, living, best.most, self._metric)
-            scores = self._scores(rows.content, some, query)
-            best.add(scores, [rows.keys[each] for each in some.tolist()], rows.addresses[some].tolist())
-        self._scan([*scanned.values()], query, best)
+            if living is not None:
+                rows = cached[number]
+                compared.append((rows, *bound.compare(rows.content, living)))
+                del fresh[number]
+        self._scan([*fresh.values()], query, bound, best)
+        scores, keys, addresses = [np.empty(0)], list[str](), list[int]()
+        for rows, numbers, upper in compared:
+            some = numbers[upper >= bound.least]
+            scores.append(self._scores(rows.content, some, query))
+            keys += [rows.keys[each] for each in some.tolist()]
+            addresses += rows.addresses[some].tolist()
+        best.add(np.concatenate(scores), keys, addresses)
 
-    def _scan(self, fragments: list[LanceFragment], query: npt.NDArray[np.float64], best: BestRows) -> None:
+    def _scan(
+        self, fragments: list[LanceFragment], query: npt.NDArray[np.float64], bound: NearestBound, best: BestRows
+    ) -> None:
         """Compare the rows of fragments that are not cached."""
         if not fragments:
             return
@@ -211,10 +220,13 @@ class VectorSearch:
         addresses, scores = np.empty(0, np.uint64), np.empty(0)
         for batch in scanner.to_batches():
             rows = VectorRows(batch[VECTOR])
-            some = rows.may_be_nearest(query, np.ones(len(batch), np.bool_), best.most, self._metric)
+            numbers, upper = bound.compare(rows, np.ones(len(batch), np.bool_))
+            some = numbers[upper >= bound.least]
+            if len(some) == 0:
+                continue
             addresses = np.concatenate([addresses, batch[ADDRESS].to_numpy().astype(np.uint64)[some]])
             scores = np.concatenate([scores, self._scores(rows, some, query)])
-            if len(scores) > best.most:
+            if len(scores) > 2 * best.most:
                 kept = best.worthy(scores)
                 addresses, scores = addresses[kept], scores[kept]
         chosen = best.worthy(scores)

@@ -110,6 +110,37 @@ def test_a_row_is_found_by_its_own_vector_among_near_duplicates(tmp_path: Path) 
         assert (found.exact, found.rows[0].score) == (True, scores.max())
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
+def test_near_duplicates_in_many_files_are_found_beside_rows_without_a_distance(
+    tmp_path: Path, metric: str, precision: str
+) -> None:
+    draw, files, each_has, dimension = np.random.default_rng(7), 24, 12, 24
+    count = files * each_has
+    centre = draw.standard_normal(dimension)
+    numbers = draw.standard_normal((count, dimension))
+    near = np.flatnonzero(draw.random(count) < 0.3)  # these are in nearly all files, and some are equal
+    numbers[near] = centre + NEAR * draw.integers(0, 3, (len(near), 1)) * draw.standard_normal((len(near), dimension))
+    matrix: Matrix = numbers.astype(precision).astype(np.float32)
+    bad = np.zeros(count, np.bool_)
+    for at, number in ((5, np.nan), (77, np.inf), (140, -np.inf)):
+        matrix[at, 3], bad[at] = number, True
+    matrix[200] = 0.0
+    bad[200] = metric != "l2"
+    options = {"column": "v", "metric": metric, "precision": precision}
+    index = SmallIndex(tmp_path / "index", "vector", options, [], dimension)
+    for begin in range(0, count, each_has):
+        index.commit([{"id": at, "v": matrix[at].tolist()} for at in range(begin, begin + each_has)])
+    for again in range(2):  # the second time the rows are cached
+        search = VectorSearch(SearchedIndex(index.store.open()))
+        for query in (matrix[near[0]].astype(np.float64), centre, draw.standard_normal(dimension)):
+            wanted = expected(matrix, query, metric, ~bad)
+            for most in (1, 10, len(near) + 20, count):
+                found = search.nearest(query.tolist(), most)
+                assert found.exact
+                assert [row.key for row in found.rows] == wanted[:most], (again, most)
+
+
 def test_what_an_index_leaves_out_is_not_proven(tmp_path: Path) -> None:
     draw = np.random.default_rng(5)
     matrix = draw.standard_normal((600, 8)).astype(np.float32)
