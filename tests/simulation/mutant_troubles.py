@@ -82,6 +82,9 @@ SEVERAL_TABLES = replace(
 """Jobs that read the next table too, whose versions often change no row."""
 
 
+UNANNOUNCED = replace(CROWD, silent=0.7, stray=0.3, talkative=True)
+"""Commits that most nodes never hear of, or late."""
+
 CLOCKS = replace(CROWD, faults={Fault.LOSE_ETCD: 0.3, Fault.PAUSE: 0.1}, drift=0.15, long_s=12.0)
 """Clocks as fast and as slow as the margin allows."""
 

@@ -73,6 +73,7 @@ from tests.simulation.dropped.sink import (
 )
 from tests.simulation.dropped.worker import (
     BelievesAnyOwner,
+    BelievesNotices,
     ForgetsRemovals,
     KeepsRunningWithoutLease,
     ObeysAnyEpoch,
@@ -110,6 +111,7 @@ from tests.simulation.mutant_troubles import (
     SUSPENSIONS,
     TOGETHER,
     TTLS,
+    UNANNOUNCED,
     WRONG_CLOCKS,
     WRONG_TIMES,
 )
@@ -237,6 +239,7 @@ MUTANTS: dict[str, Mutant] = {
     "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(17, 48)),
     "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(36, 38)),
     "run: what consumers answer": Mutant(replace(REAL, run=BelievesConsumers), FOREIGN_CODE, seeds=(0,)),
+    "probes: of what nobody announces": Mutant(replace(REAL, engine=BelievesNotices), UNANNOUNCED, seeds=(0, 1)),
     "several: probes of further tables": Mutant(replace(REAL, engine=ProbesItsOwnTable), SEVERAL_TABLES, seeds=(0, 1)),
     "several: the sink's versions": Mutant(replace(REAL, run=BelievesRecordedMarks), SEVERAL_TABLES, seeds=(0, 1)),
     "several: versions in the log": Mutant(replace(REAL, run=KeepsMarksToItself), SEVERAL_TABLES, seeds=(1, 2)),

@@ -24,7 +24,7 @@ from tests.simulation.process import Process
 from tests.simulation.trouble import Trouble, draw
 from tests.simulation.violation import ViolationError, expect
 from tests.simulation.world import Note, World
-from tests.simulation.wrongs import draw_losses, draw_talk, draw_wrongs
+from tests.simulation.wrongs import draw_losses, draw_notices, draw_talk, draw_wrongs
 
 CALM_MAX_S = 120.0
 """How long it may take until all is right: leases run out, holds and deadlines follow one another."""
@@ -42,6 +42,21 @@ REBALANCE_AFTER_S = 20.0
 REST_S = 8.0
 
 
+def trouble_of(seed: int) -> Trouble:
+    return _drawn(seed, *_randoms(seed))
+
+
+def _randoms(seed: int) -> tuple[Random, Random, Random]:
+    return Random(seed), Random(f"{seed} aside"), Random(f"{seed} wrongs")
+
+
+def _drawn(seed: int, random: Random, aside: Random, wrongs: Random) -> Trouble:
+    further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds", "probes"))
+    trouble = draw_wrongs(wrongs, draw(random, aside, *further))
+    trouble = draw_losses(Random(f"{seed} losses"), draw_talk(Random(f"{seed} talk"), trouble))
+    return draw_notices(Random(f"{seed} notices"), trouble)
+
+
 def simulate(
     seed: int,
     parts: Parts = REAL,
@@ -50,13 +65,8 @@ def simulate(
     watched: Callable[[World], None] | None = None,
 ) -> World:
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
-    random, aside = Random(seed), Random(f"{seed} aside")
-    further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds", "probes"))
-    wrongs = Random(f"{seed} wrongs")
-    trouble = trouble or draw_losses(
-        Random(f"{seed} losses"),
-        draw_talk(Random(f"{seed} talk"), draw_wrongs(wrongs, draw(random, aside, *further))),
-    )
+    random, aside, wrongs = _randoms(seed)
+    trouble = trouble or _drawn(seed, random, aside, wrongs)
     world = World(random, trouble, parts, trace, aside, wrongs)
     if watched is not None:
         _watch(world, watched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.simulation.__main__ import command, failure
 from tests.simulation.mutant_troubles import BUILDS
 from tests.simulation.regressions import REGRESSIONS
-from tests.simulation.simulation import simulate
+from tests.simulation.simulation import simulate, trouble_of
 from tests.simulation.trouble import Trouble
 
 SEEDS_FAST = 100
@@ -66,6 +67,15 @@ def test_the_trouble_of_builds_is_some() -> None:
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_what_was_repaired_stays_so(seed: int) -> None:
     run(range(seed, seed + 1))
+
+
+def test_seeds_reach_commits_that_nobody_announces_and_notices_of_none() -> None:
+    drawn = [trouble_of(seed) for seed in range(SEEDS_FAST)]
+    silent = Counter(each.silent for each in drawn)
+    assert silent[1.0] >= 3
+    assert silent[0.3] >= 3
+    assert sum(each.stray > 0.0 for each in drawn) >= 3
+    assert sum(each.silent > 0.0 and each.talkative for each in drawn) >= 1, "lags move meanwhile"
 
 
 def test_a_seed_always_gives_the_same_run() -> None:

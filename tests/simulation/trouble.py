@@ -107,6 +107,7 @@ class Trouble:
     `builds`: first snapshots are built by ranges, and at the rate `vacuum` a table's earlier versions are gone.
     `jumps`: the rate at which a clock is weeks ahead for a while; `future`: commits are dated ahead; `lost_puts`: of
     the job log land later or never; `hanging_ranges`: reads of ranges for a build do not come back.
+    `silent`: nobody announces a commit to a node; `stray`: it is announced late or twice, or another table is.
     `talkative`: nodes report idle sources all the time, so that the lags that the owner shows move.
     `lost_events`: a watch of etcd passes over a change, and says nothing.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
@@ -152,6 +153,8 @@ class Trouble:
     future: float = 0.0
     lost_puts: float = 0.0
     hanging_ranges: float = 0.0
+    silent: float = 0.0
+    stray: float = 0.0
     talkative: bool = False
     lost_events: float = 0.0
     loaded: bool = False

@@ -224,7 +224,7 @@ class World:
         self._committed_s[table].append(self.agenda.now_s)
         self.wrongs.note_commit(table)
         for process in self.processes.values():
-            process.act(partial(process.engine.notify, table))
+            self.wrongs.announce(process, table)
 
     def newest_repair(self, after: int, until: int) -> int:
         """Where builds are simulated every so many commits of a source one is a repair."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.trouble import Trouble
 
 if TYPE_CHECKING:
+    from tests.simulation.process import Process
     from tests.simulation.world import World
 
 WRONG = 0.3
@@ -24,6 +25,12 @@ TALKATIVE = 0.15
 
 PASSED_OVER = 0.2
 """Runs in which watches lose events."""
+
+UNHEARD = 0.3
+"""Runs in which nodes do not hear of each commit, once and at once."""
+
+HEARD_LATE_S = 10.0
+"""Seconds by which an announcement may be late."""
 
 WEEK_S = 7 * 86_400.0
 HANGS_S = 60.0
@@ -56,6 +63,13 @@ def draw_losses(random: Random, trouble: Trouble) -> Trouble:
     return replace(trouble, lost_events=0.02 * 25.0 ** random.random())
 
 
+def draw_notices(random: Random, trouble: Trouble) -> Trouble:
+    """In some runs nobody announces any commit, in others some of them."""
+    if trouble.quiet or trouble.together or random.random() > UNHEARD:
+        return trouble
+    return replace(trouble, silent=random.choice((0.0, 0.3, 1.0)), stray=random.choice((0.0, 0.3)))
+
+
 class Wrongs:
     """Of one world. `dated_s`: what the commits of each table say of when they were made. `ahead_since_s`: since when a
     node's clock is wrong.
@@ -63,6 +77,7 @@ class Wrongs:
 
     def __init__(self, world: World, random: Random) -> None:
         self._world, self._random = world, random
+        self._notices = Random(f"{world.trouble.silent} {world.trouble.stray}")
         self.ahead_s = dict.fromkeys(world.node_ids, 0.0)
         self.ahead_since_s = dict.fromkeys(world.node_ids, inf)
         self.dated_s: dict[str, list[float]] = {table: [0.0] for table in world.tables}
@@ -73,6 +88,17 @@ class Wrongs:
     def note_commit(self, table: str) -> None:
         ahead_s = self._random.random() * WEEK_S if self.happen(self._world.trouble.future) else 0.0
         self.dated_s[table].append(self._world.agenda.now_s + ahead_s)
+
+    def announce(self, process: Process, table: str) -> None:
+        """Nodes hear of a commit, or do not: notices are hints, which may be lost, late, doubled and wrong."""
+        random, trouble = self._notices, self._world.trouble_drawn
+        if trouble.silent and random.random() < trouble.silent:
+            return
+        process.act(partial(process.engine.notify, table))
+        if trouble.stray and random.random() < trouble.stray:
+            process.act(partial(process.engine.notify, random.choice(self._world.tables)))
+            late = partial(process.act, partial(process.engine.notify, table))
+            self._world.agenda.after(random.random() * HEARD_LATE_S, late)
 
     def arrange(self) -> None:
         if self._world.trouble.jumps:

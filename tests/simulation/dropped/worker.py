@@ -8,8 +8,11 @@ from iscp.coordination.node_shards import NEVER, ShardFences
 from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.ids import ShardId, TableEpoch
 from iscp.core.values.members import WIRE_FORMAT, Leader
+from tests.simulation.engine import Engine
+from tests.simulation.process import Process
 
 
 class ObeysAnyTerm(WorkerMachine):
@@ -86,3 +89,21 @@ class SaysAbsentWhenStopping(WorkerMachine):
         if state is NodeShardState.REMOVING:
             state = NodeShardState.ABSENT
         super()._respond(shard, table_epoch, state)
+
+
+class BelievesNotices(Engine):
+    """Takes a table for unchanged that nobody has announced a commit of."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self._heard: set[str] = set()
+
+    def notify(self, table: str) -> None:
+        self._heard.add(table)
+        super().notify(table)
+
+    def _look(self, table: str, seen: ProbeState | None) -> ProbeState:
+        if seen is not None and table not in self._heard:
+            return seen
+        self._heard.discard(table)
+        return super()._look(table, seen)
