@@ -11,6 +11,7 @@ from iscp.adapters.delta.log.commits import newest_commit
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
 from iscp.adapters.delta.sessions.spark_access import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
@@ -58,6 +59,7 @@ class LocalEngine:
         Raises ConfigurationError.
         """
         self._closed = False
+        try_datasets_as_user()
         enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
         own = LocalSpark(config) if spark is None else None
         self._closing = ExitStack()

@@ -79,11 +79,9 @@ def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> No
     there.
     """
     with end_at_once():
-        from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
         from iscp.cli.run.process_state import process_of_a_run
 
     try:
-        try_datasets_as_user()
         with process_of_a_run():
             status = _run(invocation, paths, **options)
     except IscpError as error:  # of the files, or of what was given besides: nothing was begun

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
 from iscp.adapters.system.process_fork import Before, refuse_fork
 from iscp.core.api.search_views import VECTOR_NUMBERS_MAX, WAIT_S, SearchAnswer, SearchRequest, SearchWeights
 from iscp.core.values.errors import InvalidRequest
@@ -151,6 +152,7 @@ class _Opened:
 
 def _opened(request: SearchRequest, embedder_of: EmbedderOf) -> _Opened:
     refuse_fork("search", Before.INDEXES)
+    try_datasets_as_user()
     ready = open_ready(request.uri, request.min_version, request.wait_s)
     searched = SearchedIndex(ready.index)
     columns = shown_columns(searched, request.columns)

@@ -90,6 +90,31 @@ def test_a_byte_that_ends_a_process_ends_none_of_a_nodes(index: Path) -> None:
         assert f"{index} is not opened: reading its files ends a process" in why
 
 
+OWN_PROGRAM = """
+import sys, iscp
+from iscp.core.values.errors import StorageError
+for _ in range(2):
+    try:
+        iscp.search(sys.argv[1], vector=[0.5] * 16, k=5)
+    except StorageError as error:
+        print(error.message)
+"""
+
+
+def test_a_byte_that_ends_a_process_ends_no_program_that_searches_by_the_library(index: Path, tmp_path: Path) -> None:
+    deadly(index)
+    ended = subprocess.run(
+        [sys.executable, "-c", OWN_PROGRAM, str(index)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "caches")},
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stderr[-4_000:])
+    assert ended.stdout.count(f"{index} is not opened: reading its files ends a process") == 2
+
+
 @pytest.mark.parametrize("count", in_full([6, 120]))
 @pytest.mark.slow
 def test_no_byte_of_many_indexes_ends_the_process_that_uses_all_of_them(

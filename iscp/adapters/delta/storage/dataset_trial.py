@@ -218,7 +218,12 @@ def try_datasets(file: Path | None) -> None:
 
 
 def try_datasets_as_user() -> None:
-    """Have a process of a user's try datasets, with what is known below the user's own directory of caches."""
+    """Have a process of a user's try datasets, with what is known below the user's own directory of caches.
+
+    A process that tries them already goes on as it does.
+    """
+    if _OfProcess.wanted:
+        return
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     try_datasets(Path(caches) / "iscp" / "index-files")
 
