@@ -13,6 +13,7 @@ from tests.simulation.builds.mutants import MUTANTS as BUILD_MUTANTS
 from tests.simulation.dropped.builds import PublishesAll, PublishesParts
 from tests.simulation.dropped.etcd import (
     CountsFromReceipt,
+    FollowsAlone,
     GoesByIdsAndRevisions,
     KeepsItsEpoch,
     LooksNotAgain,
@@ -202,7 +203,10 @@ MUTANTS: dict[str, Mutant] = {
     "owner: the ring of the present nodes": Mutant(replace(REAL, owner=PlacesByAnyRing), NODES_RESTART, seeds=(6, 14)),
     "owner: nothing is due between terms": Mutant(replace(REAL, loop=NeverRests), OWNERS_CHANGE, seeds=(0, 1)),
     "owner: what was decided anew": Mutant(replace(REAL, loop=LosesWhatItTold), REGISTRATIONS, seeds=(0, 1)),
-    "owner: members in order": Mutant(replace(REAL, roll=BelievesOldMembers), LISTS, seeds=(21, 39)),
+    # Either keeps the order: what is delivered late needs the roll's, and no simulated delivery takes that long.
+    "owner: members in order": Mutant(
+        replace(REAL, roll=BelievesOldMembers, reads=FollowsAlone), LISTS, seeds=(21, 39)
+    ),
     "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(14, 29)),
     "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(97,)),
     "members: epochs that a restored etcd has lost": Mutant(

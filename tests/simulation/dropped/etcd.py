@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from iscp.adapters.etcd.members.member_watch import MemberReads
-from iscp.core.values.members import NodeRecord
+from iscp.adapters.etcd.keys import snapshot_of
+from iscp.adapters.etcd.members.member_watch import MemberReads, Members
+from iscp.adapters.etcd.prefix_watch import apply_events
+from iscp.adapters.etcd.values import WatchEvent
+from iscp.core.values.members import Moment, NodeRecord
 from tests.simulation.election import Candidacy
 from tests.simulation.etcd import Etcd
 from tests.simulation.lease import Lease
@@ -17,6 +20,22 @@ class GoesByIdsAndRevisions(MemberReads):
 
     def _forgot(self, life: NodeRecord, there: Mapping[str, NodeRecord]) -> bool:
         return False
+
+
+class FollowsAlone(MemberReads):
+    """A watch brings what it knows by itself, be it older than what a list has shown meanwhile."""
+
+    def list(self) -> Members:
+        found, moment = super().list()
+        self.__dict__.setdefault("lists", {})[moment] = dict(self._known)
+        return found, moment
+
+    def follow(self, events: Sequence[WatchEvent], since: Moment) -> Members | None:
+        if self.moments.latest.restores > since.restores:
+            return None
+        known = self.__dict__["lists"][since]
+        revision = apply_events(known, events)
+        return snapshot_of(known.values()), self.moments.follow(since, revision)
 
 
 class CountsFromReceipt(Lease):
