@@ -9,9 +9,13 @@ import pyarrow as pa
 
 from tests.fakes.hostile_index_program import DIMENSION
 from tests.integration.index.search.small_index import SmallIndex, random_vectors
+from tests.random_logs.odd_cases import Odd
+from tests.random_logs.odd_files import Replaced
 
 WORDS = ("red", "blue", "green", "grey", "black", "white", "grass", "blues")
 ROWS = 2_500
+ODD_EVERY = 7
+"""Of so many seeds one puts what is no file into the place of one."""
 
 
 def make_index(place: Path | str) -> SmallIndex:
@@ -38,6 +42,10 @@ def spoil(root: Path, seed: int) -> str:
     chance = random.Random(seed)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     path = chance.choice(files)
+    if seed % ODD_EVERY == 0:
+        odd = chance.choice([*Odd])
+        Replaced.by(odd, path, root.with_name(f"{root.name} kept"))
+        return f"{odd} for {path.relative_to(root)}"
     content = bytearray(path.read_bytes())
     how = chance.randrange(4)
     if how == 0 and content:

@@ -1,13 +1,13 @@
 """Draws a table with something odd in it: a hint, what is no file, a footer that lies, long values, a name.
 
 Each seed takes the next of a shuffled list of all oddities, so that as many seeds as there are play each once; all else
-is drawn. None of them needs Spark.
+is drawn. They are played without Spark, but for what that alone comes to see.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
@@ -117,6 +117,13 @@ class Place(StrEnum):
     LOG_DATA = "the job log's data file"
 
 
+class SparkPlace(StrEnum):
+    """Where files are expected of a table that Spark alone lists."""
+
+    SIDECAR = "a sidecar"
+    VECTOR = "a file of deletion vectors"
+
+
 class Footed(StrEnum):
     """The Parquet file whose footer lies, or whose values are long."""
 
@@ -205,7 +212,14 @@ ITEMS: tuple[Item, ...] = (
     *((Oddity.NAME, name, "") for name in NAMES),
 )
 
+SPARK_ITEMS: tuple[Item, ...] = (
+    *((Oddity.NO_FILE, odd, place) for odd in Odd for place in SparkPlace),
+    *((Oddity.FOOTER, name, SparkPlace.SIDECAR) for name in FIELDS),
+)
+"""What only Spark comes to see."""
+
 _SHUFFLED = Random(1).sample(ITEMS, len(ITEMS))
+_SHUFFLED_FOR_SPARK = Random(1).sample(SPARK_ITEMS, len(SPARK_ITEMS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +280,18 @@ def reached_dimensions(seeds: Iterable[int]) -> Counter[str]:
 
 
 def odd_case_of(seed: int) -> OddCase:
-    oddity, what, where = _SHUFFLED[seed % len(_SHUFFLED)]
+    return _case(seed, _SHUFFLED)
+
+
+def spark_case_of(seed: int) -> OddCase:
+    """One of those that only Spark comes to see."""
+    return _case(seed, _SHUFFLED_FOR_SPARK)
+
+
+def _case(seed: int, items: Sequence[Item]) -> OddCase:
+    oddity, what, where = items[seed % len(items)]
     random = Random(f"odd {seed}")
-    if oddity is Oddity.FOOTER:
+    if oddity is Oddity.FOOTER and not where:
         where = random.choice([*Footed])
     if oddity is Oddity.NAME:
         where = random.choice([*Named])

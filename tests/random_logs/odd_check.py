@@ -10,7 +10,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,9 +28,9 @@ from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.job.job_row import LogEntry
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, IscpError
-from tests.both_ways.keepers import NodeKeeper, without_spark
+from tests.both_ways.keepers import NodeKeeper, Start, without_spark
 from tests.fakes.log_program import job
-from tests.random_logs.cases import Deed, Dress, Follower, Placing, Step, Version
+from tests.random_logs.cases import Checkpoint, CheckpointKind, Deed, Dress, Follower, Placing, Step, Vector, Version
 from tests.random_logs.columns import FIRST_COLUMNS, Row
 from tests.random_logs.data_files import compact
 from tests.random_logs.expected import narrowed, wanted
@@ -46,6 +46,7 @@ from tests.random_logs.odd_cases import (
     OddCase,
     Oddity,
     Place,
+    SparkPlace,
     Table,
     checkpoint_of,
 )
@@ -71,6 +72,7 @@ UPDATED = Version((Step(Deed.UPDATE, rows=((5, 2, 0, 0),), places=1),))
 _AT_TARGET = {Table.TARGET, Place.TARGET_COMMIT, Place.TARGET_CHECKPOINT, Place.TARGET_DATA, Footed.TARGET_DATA}
 _AT_DEAD = {Table.DEAD_LETTERS, Place.DEAD_COMMIT, Place.DEAD_DATA, Footed.DEAD_DATA}
 _AT_LOG = {Table.JOB_LOG, Place.LOG_COMMIT, Place.LOG_DATA}
+NEEDS_SPARK = "needs Spark"
 _NO_SPARK = "nothing here needs Spark"
 
 
@@ -97,7 +99,10 @@ class Follow:
 
     source: str
     target: str
-    keeper: NodeKeeper = field(default_factory=lambda: NodeKeeper(without_spark))
+    start: Start = without_spark
+
+    def __post_init__(self) -> None:
+        self.keeper = NodeKeeper(self.start)
 
     def bring(self, newest: int) -> Said:
         spec = JobSpec(ConsumerSpec("replica", self.target, ("k",)))
@@ -113,7 +118,7 @@ class Follow:
         return Said(ErrorCode(brought.error_code), brought.error, brought.version == newest)
 
     def restart(self) -> None:
-        self.keeper = NodeKeeper(without_spark, dict(self.keeper.rows))
+        self.keeper = NodeKeeper(self.start, dict(self.keeper.rows))
 
     @property
     def dead(self) -> str:
@@ -134,14 +139,14 @@ def rows_of(uri: str) -> list[dict[str, Any]]:
     return rows
 
 
-def check_odd(case: OddCase, root: Path) -> tuple[str, Wrong | None]:
+def check_odd(case: OddCase, root: Path, start: Start = without_spark) -> tuple[str, Wrong | None]:
     """By which way the case ended, and what is wrong. `root` is a directory of its own, which is removed."""
     try:
         if case.oddity is Oddity.NAME:
-            return _NamePlay(case, root).run()
-        return (_LogPlay if case.where in _AT_LOG else _Play)(case, root).run()
+            return _NamePlay(case, root, start).run()
+        return _LogPlay(case, root).run() if case.where in _AT_LOG else _Play(case, root, start).run()
     except NeedsSparkError:
-        return "needs Spark", None
+        return NEEDS_SPARK, None
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -149,10 +154,10 @@ def check_odd(case: OddCase, root: Path) -> tuple[str, Wrong | None]:
 class _Play:
     """Of a source, and a replica of it."""
 
-    def __init__(self, case: OddCase, root: Path) -> None:
+    def __init__(self, case: OddCase, root: Path, start: Start) -> None:
         self.case, self.root = case, root
         self.at_target = case.where in _AT_TARGET | _AT_DEAD
-        self.follow = Follow(str(root / "source"), str(root / "target"))
+        self.follow = Follow(str(root / "source"), str(root / "target"), start)
         dead = case.where in _AT_DEAD
         self.top = Path(self.follow.dead if dead else self.follow.target if self.at_target else self.follow.source)
         self.writer = LogWriter(root / "source", replace(case.setup, **self._needed()))
@@ -160,9 +165,11 @@ class _Play:
     def _needed(self) -> dict[str, Any]:
         changes = {"feed": True} if self.case.where in (Place.CHANGE_DATA, Footed.CHANGE_DATA) else {}
         folder = {"placing": Placing.HIVE, "partition": 1} if self.case.where == Place.FOLDER else {}
+        featured = self.case.where in [*SparkPlace]
         plain = {} if self.case.oddity is Oddity.HINT else {"placing": Placing.PLAIN}
         # Two of a key are dead letters.
-        return {"rows": (*self.case.setup.rows, (7, 0, 0, 0), (8, 0, 0, 0), (8, 1, 0, 0)), **plain, **folder, **changes}
+        rows = (*self.case.setup.rows, (7, 0, 0, 0), (8, 0, 0, 0), (8, 1, 0, 0))
+        return {"rows": rows, "featured": featured, **plain, **folder, **changes}
 
     def run(self) -> tuple[str, Wrong | None]:
         case = self.case
@@ -224,6 +231,10 @@ class _Play:
         if case.where in (Place.CHECKPOINT, Footed.CHECKPOINT, Place.CHECKPOINT_PART):
             kept = Kept.PARTS if case.where == Place.CHECKPOINT_PART else Kept.CHECKPOINT
             last = replace(last, checkpoint=checkpoint_of(kept))
+        if case.where == SparkPlace.SIDECAR:
+            last = replace(last, checkpoint=Checkpoint(CheckpointKind.V2_PARQUET, parts=1))
+        if case.where == SparkPlace.VECTOR:
+            last = Version((Step(Deed.DELETE, vector=Vector.RELATIVE),))
         if case.where == Place.CHECKSUM:
             last = replace(last, dress=Dress(checksum=True))
         return [*case.versions, last]
@@ -282,6 +293,10 @@ class _Play:
                 return next(log.glob("*.checkpoint.parquet"))
             case Place.CHECKPOINT | Place.CHECKPOINT_PART | Footed.CHECKPOINT:
                 return max(log.glob("*.checkpoint*.parquet"))
+            case SparkPlace.SIDECAR:
+                return max(Path(log, "_sidecars").iterdir())
+            case SparkPlace.VECTOR:
+                return max(top.glob("deletion_vector_*.bin"))
             case Place.CHANGE_DATA | Footed.CHANGE_DATA:
                 return max(Path(top, "_change_data").iterdir())
             case Place.TARGET_DATA | Footed.TARGET_DATA | Place.DEAD_DATA | Footed.DEAD_DATA:
@@ -415,7 +430,8 @@ class _LogPlay:
 class _NamePlay:
     """Of a table of which something has the name."""
 
-    def __init__(self, case: OddCase, root: Path) -> None:
+    def __init__(self, case: OddCase, root: Path, start: Start) -> None:
+        self.start = start
         self.name, self.named, self.root = case.what, Named(case.where), root
         above = {Named.ABOVE_SOURCE: root / self.name, Named.ABOVE_TARGET: root}
         self.source = above.get(self.named, root) / (self.name if self.named is Named.SOURCE else "source")
@@ -438,7 +454,7 @@ class _NamePlay:
         except (OSError, UnicodeError):  # no file system has it, but somebody may say it
             if self.named not in (Named.ABOVE_SOURCE, Named.ABOVE_TARGET, Named.SOURCE, Named.TARGET):
                 return "cannot be", None
-        said = Follow(str(self.source), str(self.target)).bring(0)
+        said = Follow(str(self.source), str(self.target), self.start).bring(0)
         if said.code is ErrorCode.OK:
             held = sorted(tuple(row[name] for name in self.columns) for row in rows_of(str(self.target)))
             return "right", None if held == self.rows else Wrong(where, f"{held} for {self.rows}")

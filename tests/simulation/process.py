@@ -39,6 +39,7 @@ class Process:
         self._stood_s = 0.0
         self._stands_since_s: float | None = None
         self._deferred: list[Action] = []
+        self.went_on_s = 0.0
         self.watches: list[Watch | KeyWatch] = []
         self.etcd = Client(self)
         self.ttl_s = world.ttls_s[node_id]
@@ -100,7 +101,7 @@ class Process:
         self.paused, self._stands_since_s = True, self.world.agenda.now_s
 
     def go_on(self) -> None:
-        self.paused = False
+        self.paused, self.went_on_s = False, self.world.agenda.now_s
         if self._stands_since_s is not None:
             self._stood_s += self.world.agenda.now_s - self._stands_since_s
             self._stands_since_s = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 REGRESSIONS: dict[int, str] = {
     47: "a build that an owner had not written down when its term ended was not requested again",
+    377: "what was due while a process stood still came before the tick that says what could not be probed",
     116: "two nodes that nobody could reach registered again in turns, and each time all placing waited for them",
     549: "the same with more shards",
     991: "a status that the owner had in memory when its term ended was not reported again, as the source stayed idle",

@@ -18,8 +18,9 @@ import pytest
 
 from iscp.adapters.delta.storage.dataset_names import VERSIONS
 from tests.fakes.forged_manifest import Fields, field, forge
-from tests.fakes.hostile_index import make_index, spoil
+from tests.fakes.hostile_index import ODD_EVERY, make_index, spoil
 from tests.fakes.hostile_index_program import END
+from tests.random_logs.odd_cases import Odd
 from tests.selection import in_full
 
 DEADLINE_S = 300.0
@@ -66,11 +67,23 @@ def test_a_whole_index_is_used_in_every_way(index: Path) -> None:
     assert {how for how, _ in used(index).values()} == {"done"}
 
 
-@pytest.mark.parametrize("seed", [*in_full(range(20), [2, 3, 15]), *SEEDS])
+@pytest.mark.parametrize("seed", [*in_full(range(22), [2, 3, 15, 21]), *SEEDS])
 @pytest.mark.slow(but=1)
 def test_a_spoilt_index_ends_no_process(index: Path, seed: int) -> None:
     done = spoil(index, seed)
     assert len(used(index)) > 5, done
+
+
+def test_seeds_reach_each_kind_of_no_file(tmp_path: Path) -> None:
+    done = set()
+    for seed in range(0, 60 * ODD_EVERY, ODD_EVERY):
+        root = tmp_path / str(seed)
+        for folder in ("data", "_indices", VERSIONS):
+            (root / folder).mkdir(parents=True)
+            (root / folder / "file").touch()
+        odd, _, place = spoil(root, seed).partition(" for ")
+        done |= {odd, place.partition("/")[0]}
+    assert done == {*Odd, "data", "_indices", VERSIONS}
 
 
 def deadly(index: Path) -> None:

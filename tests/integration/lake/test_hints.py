@@ -13,11 +13,16 @@ from deltalake import DeltaTable, write_deltalake
 
 import iscp
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.job.job_row import LogEntry
 from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import ErrorCode, IscpError
+from tests.both_ways.keepers import NodeKeeper
 from tests.fakes.log_program import job
 from tests.selection import in_full
 
@@ -122,6 +127,30 @@ def test_a_hint_that_may_not_be_opened_is_refused_by_its_name(
     assert refused.value.code is ErrorCode.LOG_CORRUPT
     path.unlink()
     assert refresh("replica", source, target).state is ResultState.UPDATED
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("suffix", ["", VIEW_STATE_SUFFIX], ids=["target", "state"])
+@pytest.mark.parametrize("hint", in_full(HINTS | REFUSED, but=("a version of the future", "a pipe")))
+def test_a_hint_keeps_no_view_from_its_groups(
+    source: str, tmp_path: Path, spark_runtime: SparkRuntime, suffix: str, hint: str
+) -> None:
+    target, keeper = str(tmp_path / "target"), NodeKeeper(lambda: spark_runtime)
+    sql = {"sql": "SELECT v, count(*) AS n, sum(id) AS s FROM t GROUP BY v", "tables": {"t": source}}
+    spec = JobSpec(ConsumerSpec("view", target, options=sql | {"refresh": "incremental"}))
+    request = RegisterRequest(JobName(source, "groups", "default"), spec.to_json())
+    (first,) = keeper.bring_up([request])
+    assert first.ok, first.error
+    append(source, 4)
+    path = put(target + suffix, (HINTS | REFUSED)[hint])
+    (said,) = keeper.bring_up([request])
+    # A node that remembers the table has no need of the hint, and so does not open it.
+    assert said.ok or (hint in REFUSED and "_last_checkpoint" in said.error), said.error
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    (after,) = keeper.bring_up([request])
+    assert after.ok, after.error
+    found = pa.table(DeltaTable(target).scan())
+    assert sorted(zip(*found.to_pydict().values(), strict=True)) == [(f"v{n}", 1, n) for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("hint", in_full(HINTS, but=EACH_TIME))

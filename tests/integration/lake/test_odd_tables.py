@@ -6,13 +6,26 @@ hangs or takes more memory than it may is one that fails.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.random_logs.odd_cases import FIELDS, ITEMS, odd_case_of, reached_dimensions, wanted_dimensions
+from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.random_logs.odd_cases import (
+    FIELDS,
+    ITEMS,
+    SPARK_ITEMS,
+    OddCase,
+    odd_case_of,
+    reached_dimensions,
+    spark_case_of,
+    wanted_dimensions,
+)
+from tests.random_logs.odd_check import NEEDS_SPARK, check_odd
 from tests.random_logs.odd_files import footer_values, lie
 from tests.random_logs.odd_playing import PlayedOdds, play_odd
 
@@ -21,6 +34,9 @@ SEEDS_SHORT = range(len(ITEMS))
 
 SEEDS_LONG = range(len(ITEMS), 20 * len(ITEMS))
 
+SPARK_S = 20.0
+"""Seconds for those that Spark reads each time; the others are left to the long run."""
+
 UNSEEN_MAX = 0.25
 """The share of cases that may need Spark, so that nothing is seen of them."""
 
@@ -28,7 +44,7 @@ UNSEEN_MAX = 0.25
 def require_played(played: PlayedOdds, seeds: range) -> None:
     assert played.failed == {}, played.summary()
     assert played.played == len(seeds)
-    unseen = sum(number for way, number in played.ways.items() if way.endswith("needs Spark"))
+    unseen = sum(number for way, number in played.ways.items() if way.endswith(NEEDS_SPARK))
     assert unseen < UNSEEN_MAX * len(seeds), played.summary()
 
 
@@ -47,6 +63,38 @@ def test_what_is_odd_is_read_rightly_or_refused_by_name() -> None:
 @pytest.mark.timeout(7200)
 def test_what_is_odd_in_many_tables_is_read_rightly_or_refused_by_name() -> None:
     require_played(play_odd(SEEDS_LONG), SEEDS_LONG)
+
+
+@pytest.mark.spark
+def test_what_spark_alone_comes_to_see_is_read_rightly_or_refused_by_name(
+    tmp_path: Path, spark_runtime: SparkRuntime
+) -> None:
+    until_s = time.monotonic() + SPARK_S
+    play_by_spark(map(spark_case_of, range(len(SPARK_ITEMS))), tmp_path, spark_runtime, until_s)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200)
+@pytest.mark.spark
+def test_what_is_odd_in_tables_that_spark_reads_is_read_rightly_or_refused_by_name(
+    tmp_path: Path, spark_runtime: SparkRuntime
+) -> None:
+    play_by_spark(map(spark_case_of, range(5 * len(SPARK_ITEMS))), tmp_path, spark_runtime)
+    needing = (case for case in map(odd_case_of, SEEDS_SHORT) if check_odd(case, tmp_path / "unseen")[0] == NEEDS_SPARK)
+    play_by_spark(needing, tmp_path, spark_runtime)
+
+
+def play_by_spark(cases: Iterable[OddCase], root: Path, runtime: SparkRuntime, until_s: float = float("inf")) -> None:
+    played, failed = 0, []
+    for case in cases:
+        if time.monotonic() > until_s:
+            break
+        _, wrong = check_odd(case, root / str(played), lambda: runtime)
+        if wrong is not None:
+            failed.append(f"{case.shown()}\n{wrong.where}\n{wrong.rows}\n{case!r}")
+        played += 1
+    assert failed == []
+    assert played
 
 
 def test_a_seed_always_gives_the_same_case() -> None:
