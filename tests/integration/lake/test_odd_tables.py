@@ -54,7 +54,7 @@ def test_seeds_reach_each_oddity_in_each_place() -> None:
     assert len(wanted_dimensions()) > len(ITEMS)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_what_is_odd_is_read_rightly_or_refused_by_name() -> None:
     require_played(play_odd(SEEDS_SHORT), SEEDS_SHORT)
 
