@@ -32,6 +32,9 @@ from tests.random_logs.odd_playing import PlayedOdds, play_odd
 SEEDS_SHORT = range(len(ITEMS))
 """Each time: each oddity once."""
 
+SEEDS_FOUND = (929,)
+"""What found something once: a target's data file that links to itself was INTERNAL where keys are merged."""
+
 SEEDS_LONG = range(len(ITEMS), 20 * len(ITEMS))
 
 SPARK_S = 20.0
@@ -63,6 +66,10 @@ def test_what_is_odd_is_read_rightly_or_refused_by_name() -> None:
 @pytest.mark.timeout(7200)
 def test_what_is_odd_in_many_tables_is_read_rightly_or_refused_by_name() -> None:
     require_played(play_odd(SEEDS_LONG), SEEDS_LONG)
+
+
+def test_what_was_wrong_once_stays_right() -> None:
+    assert play_odd(SEEDS_FOUND).failed == {}
 
 
 @pytest.mark.spark

@@ -81,7 +81,7 @@ def delta_faults(what: str) -> Iterator[None]:
         raise Conflict(f"{what}: another writer was first") from error
     except TableNotFoundError as error:
         raise TableNotFound(f"cannot {what}: there is no Delta table", remedy="Check the path") from error
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, pa.ArrowException) as error:
         raise storage_error(error, what) from error
     except BaseException as error:
         if not is_panic(error):
