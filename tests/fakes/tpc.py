@@ -55,23 +55,23 @@ class Tpc:
 
     def __init__(self, suite: str, scale: float | None = None) -> None:
         import_extension(suite)
-        self._database = duckdb.connect()
-        self._database.execute(f"LOAD {suite}")
-        self._database.execute(MAKE[suite].format(scale or SCALES[suite]))
-        texts = self._database.execute(f"SELECT query_nr, query FROM {suite}_queries()").fetchall()
+        self.database = duckdb.connect()
+        self.database.execute(f"LOAD {suite}")
+        self.database.execute(MAKE[suite].format(scale or SCALES[suite]))
+        texts = self.database.execute(f"SELECT query_nr, query FROM {suite}_queries()").fetchall()
         self._texts: dict[int, str] = dict(texts)
         if suite == "tpcds" and scale is None:
             for table, condition in _UNREFERRED.items():
-                self._database.execute(f"DELETE FROM {table} WHERE {condition}")
+                self.database.execute(f"DELETE FROM {table} WHERE {condition}")
             for statement in _MORE:
-                self._database.execute(statement)
+                self.database.execute(statement)
 
     @cached_property
     def tables(self) -> tuple[str, ...]:
-        return tuple(name for (name,) in self._database.execute("SHOW TABLES").fetchall())
+        return tuple(name for (name,) in self.database.execute("SHOW TABLES").fetchall())
 
     def rows(self, table: str) -> pa.Table:
-        return pa.table(self._database.execute(f"SELECT * FROM {table}").to_arrow_table())
+        return pa.table(self.database.execute(f"SELECT * FROM {table}").to_arrow_table())
 
     def query(self, number: int, *, loosen: bool = False) -> tuple[str, list[str]]:
         """Its text in Spark's dialect, each column under a name that a table can have, and the tables it reads.
@@ -93,7 +93,7 @@ class Tpc:
     def has_rows(self, query: exp.Expr) -> bool:
         """Whether one has a value other than zero; not where a subquery would give more than its one value."""
         try:
-            found = self._database.execute(query.sql(dialect="duckdb")).fetchmany(100)
+            found = self.database.execute(query.sql(dialect="duckdb")).fetchmany(100)
         except duckdb.InvalidInputException:
             return False
         return any(value for row in found for value in row)

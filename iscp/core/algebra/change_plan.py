@@ -1,0 +1,391 @@
+"""The one planner: how the rows of a query change, as pure functions from the algebra to the algebra.
+
+Changes are signed bags: rows with a weight, which is above zero for rows that come. A linear operator makes the changes
+of its rows from those of its input; a join from those of each side and the rows of the other; an operator that works
+key by key is computed for the keys of changed rows, after and before; any other one as a whole, after and before. What
+several of these need is one relation, and is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from iscp.core.algebra.algebra import (
+    Expand,
+    Expr,
+    Filter,
+    Group,
+    Join,
+    JoinKind,
+    Opaque,
+    Project,
+    Rel,
+    Sort,
+    Table,
+    TableRows,
+    TypedColumn,
+    Union,
+    Windowed,
+)
+from iscp.core.sql.sql_names import WEIGHT
+
+_LEFT, _RIGHT = 0, 1
+_LINEAR = {
+    JoinKind.INNER: (_LEFT, _RIGHT),
+    JoinKind.CROSS: (_LEFT, _RIGHT),
+    JoinKind.LEFT_OUTER: (_LEFT,),
+    JoinKind.LEFT_SEMI: (_LEFT,),
+    JoinKind.LEFT_ANTI: (_LEFT,),
+    JoinKind.EXISTENCE: (_LEFT,),
+    JoinKind.RIGHT_OUTER: (_RIGHT,),
+}
+"""The sides in which a join is linear while the other one stays as it is."""
+
+_PASSES_LEFT = frozenset(_LINEAR) - {JoinKind.RIGHT_OUTER}
+_PASSES_RIGHT = frozenset({JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT_OUTER})
+
+Keys = Mapping[int, tuple[Expr, ...]]
+"""The expressions by which an operator works key by key, for the place of each input that has them."""
+
+
+class UnplannedError(Exception):
+    """A query of whose changes there is no plan: the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedRows:
+    """Rows that are replaced by their keys: `keys` has those that were touched, and `rows` all rows of them now."""
+
+    keys: Rel
+    rows: Rel
+
+
+class ChangePlan:
+    """The changes of a query's rows while the tables `changed` change."""
+
+    def __init__(self, root: Rel, changed: Iterable[str]) -> None:
+        self._root, self._changed = root, frozenset(changed)
+        self._ids = count(_largest_id(root) + 1)
+        self.weight = TypedColumn(next(self._ids), WEIGHT, "long")
+        self._tables: dict[int, frozenset[str]] = {}
+        self._rows: dict[tuple[int, TableRows], Rel] = {}
+        self._deltas: dict[int, Rel | None] = {}
+        self._keys: dict[int, tuple[Rel, tuple[TypedColumn, ...]]] = {}
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def net_rows(self) -> Rel | None:
+        """Return the rows that change, each once with its weight as the last column, or None if none can change.
+
+        Raises UnplannedError.
+        """
+        changes = self._delta(self._root)
+        if changes is None:
+            return None
+        total = TypedColumn(next(self._ids), WEIGHT, "long")
+        keys = tuple(each.value for each in self._root.columns)
+        summed = Expr("Sum", (self.weight.value,), "long", ("ANSI",))
+        item = _named(Expr("AggregateExpression", (summed,), "long", (False,)), total)
+        grouped = Group((changes,), keys, (*keys, item))
+        changed = Expr("EqualTo", (total.value, _number(0)), "boolean")
+        return Filter((grouped,), Expr("Not", (changed,), "boolean"))
+
+    def keyed_rows(self) -> TouchedRows | None:
+        """Return rows by their keys, if groups or partitions are at the top and the result has them, or None.
+
+        Raises UnplannedError.
+        """
+        above: list[Rel] = []
+        top = self._root
+        while isinstance(top, Project | Filter | Sort) and not self._has_changed_value(top):
+            above.append(top)
+            top = top.inputs[0]
+        keys = _own_keys(top)
+        if not keys or not self._is_touched(top) or self._has_changed_value(top):
+            return None
+        ids = _ids_above([each.column.id for each in keys], [top, *reversed(above)])
+        if ids is None:
+            return None
+        found, columns = self._touched_keys(top, {0: keys})
+        by_id = {each.id: each for each in self._root.columns}
+        items = tuple(_named(each.value, by_id[number]) for each, number in zip(columns, ids, strict=True))
+        now = self._touched_rows(top, {0: keys}, TableRows.NEW)
+        for each in reversed(above):
+            now = replace(each, inputs=(now,))
+        return TouchedRows(Project((found,), items), now)
+
+    def all_rows(self, at: TableRows) -> Rel:
+        """Return all rows of the query, after or before the changes."""
+        return self._rows_of(self._root, at)
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def _tables_of(self, relation: Rel) -> frozenset[str]:
+        known = self._tables.get(id(relation))
+        if known is None:
+            own = {relation.name} if isinstance(relation, Table) else set()
+            below = [self._tables_of(each) for each in (*relation.inputs, *_subqueries(relation))]
+            known = self._tables[id(relation)] = frozenset(own).union(*below)
+        return known
+
+    def _is_touched(self, relation: Rel) -> bool:
+        return bool(self._tables_of(relation) & self._changed)
+
+    def _has_changed_value(self, relation: Rel) -> bool:
+        """Return whether the value of a subquery in the operator's own expressions may change."""
+        return any(map(self._is_touched, _subqueries(relation)))
+
+    # --- all rows -----------------------------------------------------------------------------------------------------
+
+    def _rows_of(self, relation: Rel, at: TableRows) -> Rel:
+        """Return the relation's rows after or before the changes; what does not change is the same."""
+        if not self._is_touched(relation):
+            return relation
+        key = (id(relation), at)
+        if key not in self._rows:
+            if isinstance(relation, Table):
+                found: Rel = replace(relation, at=at)
+            else:
+                found = replace(relation, inputs=tuple(self._rows_of(each, at) for each in relation.inputs))
+                if self._has_changed_value(relation):
+                    found = _with_expressions(found, lambda each: self._at(each, at))
+            self._rows[key] = found
+        return self._rows[key]
+
+    def _at(self, expression: Expr, at: TableRows) -> Expr:
+        """Return an expression with the values that its subqueries have after or before the changes."""
+        args = tuple(self._at(each, at) for each in expression.args)
+        plan = None if expression.plan is None else self._rows_of(expression.plan, at)
+        return replace(expression, args=args, plan=plan)
+
+    # --- changed rows -------------------------------------------------------------------------------------------------
+
+    def _delta(self, relation: Rel) -> Rel | None:
+        """Return the relation's changed rows with their weights, or None if none can change."""
+        if id(relation) not in self._deltas:
+            self._deltas[id(relation)] = self._changes(relation) if self._is_touched(relation) else None
+        return self._deltas[id(relation)]
+
+    def _changes(self, relation: Rel) -> Rel:
+        weight = self.weight
+        if self._has_changed_value(relation):
+            return self._whole(relation)
+        match relation:
+            case Opaque():
+                raise UnplannedError(f"{relation.name}: {relation.reason}")
+            case Table():
+                return replace(relation, fields=(*relation.fields, weight), at=TableRows.CHANGES)
+            case Sort():
+                return self._changed_input(relation)
+            case Project():
+                return replace(relation, inputs=(self._changed_input(relation),), items=(*relation.items, weight.value))
+            case Filter():
+                return replace(relation, inputs=(self._changed_input(relation),))
+            case Expand():
+                rows = tuple((*row, weight.value) for row in relation.rows)
+                below = self._changed_input(relation)
+                return replace(relation, inputs=(below,), fields=(*relation.fields, weight), rows=rows)
+            case Union():
+                changes = tuple(found for each in relation.inputs if (found := self._delta(each)) is not None)
+                return replace(relation, inputs=changes, fields=(*relation.fields, weight))
+            case Join():
+                return self._joined(relation)
+            case _:
+                keys = _grouped_by(relation)
+                return self._by_key(relation, {0: keys}) if keys else self._whole(relation)
+
+    def _changed_input(self, relation: Rel) -> Rel:
+        found = self._delta(relation.inputs[0])
+        assert found is not None, "an operator of one input changes as that does"
+        return found
+
+    def _joined(self, join: Join) -> Rel:
+        left, right = join.inputs
+        changes = [self._delta(each) for each in join.inputs]
+        linear = _LINEAR.get(join.kind, ())
+        changed = {place for place, each in enumerate(changes) if each is not None}
+        if not changed <= {*linear} or len(changed) > len(linear):
+            keys = _equalities(join)
+            return self._by_key(join, keys) if keys else self._whole(join)
+        columns = (*join.columns, self.weight)
+        pairs = (
+            (changes[_LEFT], self._rows_of(right, TableRows.OLD)),
+            (self._rows_of(left, TableRows.NEW), changes[_RIGHT]),
+        )
+        parts = [replace(join, inputs=(one, other)) for one, other in pairs if one is not None and other is not None]
+        ordered = tuple(Project((each,), tuple(column.value for column in columns)) for each in parts)
+        return ordered[0] if len(ordered) == 1 else Union(ordered, columns)
+
+    def _whole(self, relation: Rel) -> Rel:
+        """Return all rows afterwards, and all before with the opposite weight."""
+        return self._difference(*(self._rows_of(relation, at) for at in (TableRows.NEW, TableRows.OLD)))
+
+    def _by_key(self, relation: Rel, keys: Keys) -> Rel:
+        return self._difference(*(self._touched_rows(relation, keys, at) for at in (TableRows.NEW, TableRows.OLD)))
+
+    def _difference(self, now: Rel, before: Rel) -> Rel:
+        return Union((self._weighted(now, 1), self._weighted(before, -1)), (*now.columns, self.weight))
+
+    def _weighted(self, relation: Rel, weight: int) -> Rel:
+        passed = tuple(each.value for each in relation.columns)
+        return Project((relation,), (*passed, _named(_number(weight), self.weight)))
+
+    # --- key by key ---------------------------------------------------------------------------------------------------
+
+    def _touched_keys(self, relation: Rel, keys: Keys) -> tuple[Rel, tuple[TypedColumn, ...]]:
+        """Return the different keys of all changed rows of the operator's inputs, and their columns."""
+        if id(relation) not in self._keys:
+            first = next(iter(keys.values()))
+            columns = tuple(TypedColumn(next(self._ids), f"key{place}", each.type) for place, each in enumerate(first))
+            parts = []
+            for place, expressions in keys.items():
+                changes = self._delta(relation.inputs[place])
+                if changes is not None:
+                    items = tuple(_named(each, column) for each, column in zip(expressions, columns, strict=True))
+                    parts.append(Project((changes,), items))
+            every = parts[0] if len(parts) == 1 else Union(tuple(parts), columns)
+            values = tuple(each.value for each in columns)
+            self._keys[id(relation)] = Group((every,), values, values), columns
+        return self._keys[id(relation)]
+
+    def _touched_rows(self, relation: Rel, keys: Keys, at: TableRows) -> Rel:
+        """Return the operator's rows of the keys that changed rows have."""
+        found, columns = self._touched_keys(relation, keys)
+        inputs = tuple(
+            _reduced(self._rows_of(each, at), keys[place], found, columns) if place in keys else self._rows_of(each, at)
+            for place, each in enumerate(relation.inputs)
+        )
+        return replace(relation, inputs=inputs)
+
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+def _named(value: Expr, column: TypedColumn) -> Expr:
+    return Expr("Alias", (value,), column.type, (column.id, column.name))
+
+
+def _number(value: int) -> Expr:
+    return Expr("Literal", (), "long", (str(value),))
+
+
+def _all_of(conditions: Sequence[Expr]) -> Expr:
+    return conditions[0] if len(conditions) == 1 else Expr("And", tuple(conditions), "boolean")
+
+
+def _subqueries(relation: Rel) -> list[Rel]:
+    return [part.plan for each in relation.expressions for part in each.walk() if part.plan is not None]
+
+
+def _with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
+    """Return the operator with its own expressions changed."""
+    match relation:
+        case Project():
+            return replace(relation, items=tuple(map(change, relation.items)))
+        case Filter():
+            return replace(relation, condition=change(relation.condition))
+        case Group():
+            return replace(relation, keys=tuple(map(change, relation.keys)), items=tuple(map(change, relation.items)))
+        case Join(condition=Expr() as condition):
+            return replace(relation, condition=change(condition))
+        case Sort():
+            return replace(relation, order=tuple(map(change, relation.order)))
+        case _:
+            raise UnplannedError(f"a subquery within {type(relation).__name__}")
+
+
+def _largest_id(root: Rel) -> int:
+    """Return the largest id of a column anywhere in a query."""
+    return max((column.id for each in root.walk() for column in each.columns), default=0)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _grouped_by(relation: Rel) -> tuple[Expr, ...]:
+    """Return the expressions by which the operator has groups or partitions; it may have none."""
+    if isinstance(relation, Group):
+        return relation.keys
+    return relation.partition if isinstance(relation, Windowed) else ()
+
+
+def _own_keys(relation: Rel) -> tuple[Expr, ...]:
+    """Return the columns by which the operator has groups or partitions; none if some are no columns."""
+    found = _grouped_by(relation)
+    return found if all(each.op == "Column" for each in found) else ()
+
+
+def _ids_above(ids: list[int], operators: Sequence[Rel]) -> list[int] | None:
+    """Return the ids that columns have above operators, the lowest first, or None if not all are passed on."""
+    for each in operators:
+        if isinstance(each, Project | Group):
+            passed = {inner: outer for outer, inner in _passed(each.items).items()}
+            if not all(number in passed for number in ids):
+                return None
+            ids = [passed[number] for number in ids]
+    return ids if len({*ids}) == len(ids) else None
+
+
+def _passed(items: Sequence[Expr]) -> dict[int, int]:
+    """Return the ids of items that are columns of the input, or give one another name, each with the id there."""
+    inner = [(each, each.args[0] if each.op == "Alias" else each) for each in items]
+    return {each.column.id: found.column.id for each, found in inner if found.op == "Column"}
+
+
+def _equalities(join: Join) -> Keys | None:
+    """Return what is equal in both sides of rows that meet, or None if nothing is."""
+    condition = join.condition
+    parts = () if condition is None else condition.args if condition.op == "And" else (condition,)
+    left, right = ({each.id for each in side.columns} for side in join.inputs)
+    pairs = []
+    for each in parts:
+        if each.op in ("EqualTo", "EqualNullSafe"):
+            one, other = each.args
+            for first, second in ((one, other), (other, one)):
+                if first.references and second.references and first.references <= left and second.references <= right:
+                    pairs.append((first, second))
+                    break
+    return {_LEFT: tuple(a for a, _ in pairs), _RIGHT: tuple(b for _, b in pairs)} if pairs else None
+
+
+def _reduced(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:
+    """Return the rows that have one of some keys; the condition goes down to where there are fewest rows."""
+
+    def below(place: int, expressions: Sequence[Expr]) -> Rel:
+        inputs = [*relation.inputs]
+        inputs[place] = _reduced(inputs[place], expressions, found, columns)
+        return replace(relation, inputs=tuple(inputs))
+
+    plain = all(each.op == "Column" for each in keys)
+    ids = frozenset().union(*(each.references for each in keys))
+    match relation:
+        case Filter():
+            return below(0, keys)
+        case Project() if plain:
+            passed = _passed(relation.items)
+            if all(number in passed for number in ids):
+                within = {each.id: each for each in relation.inputs[0].columns}
+                return below(0, [within[passed[each.column.id]].value for each in keys])
+        case Union() if plain:
+            return _reduced_union(relation, keys, found, columns)
+        case Join():
+            left, right = ({each.id for each in side.columns} for side in relation.inputs)
+            if ids <= left and relation.kind in _PASSES_LEFT:
+                return below(_LEFT, keys)
+            if ids <= right and relation.kind in _PASSES_RIGHT:
+                return below(_RIGHT, keys)
+        case Windowed() | Group() if plain and ids <= {each.column.id for each in _own_keys(relation)}:
+            return below(0, keys)
+    same = [Expr("EqualNullSafe", (each, column.value), "boolean") for each, column in zip(keys, columns, strict=True)]
+    return Join((relation, found), JoinKind.LEFT_SEMI, _all_of(same))
+
+
+def _reduced_union(union: Union, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:
+    places = {each.id: place for place, each in enumerate(union.fields)}
+    inputs = [
+        _reduced(each, [each.columns[places[key.column.id]].value for key in keys], found, columns)
+        for each in union.inputs
+    ]
+    return replace(union, inputs=tuple(inputs))

@@ -1,0 +1,128 @@
+"""Queries that the algebra reads whole and DuckDB can compute: how many there are does not go down.
+
+Of TPC's queries the plans of changes are judged too, by DuckDB alone, with changes in all tables of facts at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from benchmarks.propagation.history import History
+from benchmarks.propagation.medallion import MEDALLION, Kind
+from benchmarks.view import CASES
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.algebra.algebra import Rel, Table
+from iscp.core.algebra.algebra_codec import algebra_from_json, algebra_to_json
+from iscp.core.algebra.duck_text import translate
+from iscp.views.analysis.query_analysis import analyze_query
+from iscp.views.catalyst.algebra_reader import read_algebra
+from tests.fakes.planned_tpc import ChangedTpc, tables_of
+from tests.fakes.tpc import QUERIES, Tpc
+
+COVERED = {"tpch": 22, "tpcds": 99}
+"""Queries of each suite that DuckDB can compute; there may be more, and never fewer."""
+
+
+def schema_of(schema: pa.Schema) -> str:
+    return str(from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
+
+
+def algebra_of(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> tuple[Rel, str]:
+    """The query's algebra as it is stored and read again, and its columns."""
+    query = analyze_query(session, sql, schemas)
+    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
+    content = algebra_to_json(read_algebra(query.catalyst, query.root.plan, names))
+    assert content is not None
+    found = algebra_from_json(content)
+    assert [each.name for each in found.columns] == query.columns.names
+    assert [each.type for each in found.columns] == [each.dataType.typeName() for each in query.columns]
+    return found, query.columns.json()
+
+
+def gaps(queries: Iterable[tuple[object, Rel]]) -> dict[object, tuple[str, ...]]:
+    """The reasons why queries are left to Spark."""
+    found = {name: translate(root).gaps for name, root in queries}
+    for name, reasons in found.items():
+        for each in reasons:
+            sys.stdout.write(f"{name}: {each}\n")
+    return {name: reasons for name, reasons in found.items() if reasons}
+
+
+def test_views_of_the_benchmark_need_no_spark(spark_runtime: SparkRuntime) -> None:
+    columns = pa.schema([(name, pa.int64()) for name in ("id", "g", "x", "c")])
+    names = pa.schema([("g", pa.int64()), ("name", pa.string())])
+    schemas = {"fact": schema_of(columns), "dim": schema_of(names)}
+    session = spark_runtime.new_session()
+    assert gaps((name, algebra_of(session, sql, schemas)[0]) for name, (sql, _) in CASES.items()) == {}
+
+
+@pytest.mark.slow("each time: test_views_of_the_benchmark_need_no_spark")
+def test_views_of_the_medallion_need_no_spark(spark_runtime: SparkRuntime) -> None:
+    schemas = {name: schema_of(rows.schema) for name, rows in History.draw(5, 2_000, 1, 1).first().items()}
+    session = spark_runtime.new_session()
+    found = []
+    for each in MEDALLION:
+        if each.kind is Kind.VIEW:
+            root, columns = algebra_of(session, each.sql, {name: schemas[name] for name in each.inputs})
+            schemas[each.name] = columns
+            found.append((each.name, root))
+    assert gaps(found) == {}
+
+
+def test_what_only_spark_has_is_opaque_by_name(spark_runtime: SparkRuntime) -> None:
+    """Each expression and operator that the algebra lacks is named, and what stands around it is read."""
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string()), ("at", pa.timestamp("us"))])
+    sql = """SELECT k, reverse(s) AS r, transform(split(s, ','), x -> upper(x)) AS l, at - INTERVAL '3' HOUR AS a
+    FROM t WHERE k > 3 AND soundex(s) = 'x' AND at < localtimestamp()"""
+    root, _ = algebra_of_any(spark_runtime.new_session(), sql, {"t": schema_of(schema)})
+    found = translate(root).gaps
+    for name in ("Reverse", "ArrayTransform", "SoundEx", "LogicalRDD: the time"):
+        assert any(name in each for each in found), found
+    assert [each.name for each in root.walk() if isinstance(each, Table)] == ["t"]
+
+
+def algebra_of_any(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> tuple[Rel, str]:
+    """As `algebra_of`, of a query whose columns may have types that the algebra lacks."""
+    query = analyze_query(session, sql, schemas)
+    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
+    content = algebra_to_json(read_algebra(query.catalyst, query.root.plan, names))
+    assert content is not None
+    return algebra_from_json(content), query.columns.json()
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        pytest.param("tpch", marks=pytest.mark.slow("each time: tests/unit/core/algebra/test_change_plan.py")),
+        pytest.param("tpcds", marks=[pytest.mark.full, pytest.mark.timeout(3_600)]),
+    ],
+)
+def test_queries_of_tpc_need_no_spark_and_their_changes_are_planned_right(
+    spark_runtime: SparkRuntime, suite: str
+) -> None:
+    tpc, session = Tpc(suite), spark_runtime.new_session()
+    schemas = {name: schema_of(tpc.rows(name).schema) for name in tpc.tables}
+    queries = {}
+    for number in QUERIES[suite]:
+        sql, names = tpc.query(number, loosen=True)
+        queries[number], _ = algebra_of(session, sql, {name: schemas[name] for name in names})
+    left = gaps(queries.items())
+    assert len(queries) - len(left) >= COVERED[suite], left
+    changed = ChangedTpc(tpc, suite)
+    wrong, some = {}, 0
+    for number, root in queries.items():
+        facts = tables_of(root) & {*changed.facts}
+        for few in (facts, facts & {next(iter(changed.facts))}):
+            if few and number not in left:
+                differ, rows = changed.wrong_rows(root, few)
+                some += rows > 0
+                if differ:
+                    wrong[number] = differ
+    assert wrong == {}
+    assert some > len(queries) // 2, "most changes show in results"

@@ -1,0 +1,231 @@
+"""The changes of a query's rows are the difference of its rows before and after, for any query, tables and changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iscp.core.algebra.algebra import (
+    Expr,
+    Filter,
+    Group,
+    Join,
+    JoinKind,
+    Opaque,
+    Project,
+    Rel,
+    Table,
+    TypedColumn,
+    Windowed,
+)
+from iscp.core.algebra.change_plan import ChangePlan, UnplannedError
+from iscp.core.algebra.duck_text import translate
+from iscp.core.sql.sql_names import WEIGHT
+from tests.fakes.algebras import FIELDS, NAMES, ROWS, both, number, queries
+
+Row = tuple[Any, ...]
+Bag = Counter[Row]
+Lake = dict[str, Bag]
+"""The rows of each table."""
+
+LAKES = st.fixed_dictionaries({name: ROWS.map(Counter) for name in NAMES})
+
+
+class Ducks:
+    """A DuckDB in which leaves are the rows of lakes: each is a part of the statement."""
+
+    def __init__(self) -> None:
+        self.database = duckdb.connect(config={"threads": 1})
+        self.leaves: dict[str, str] = {}
+
+    def put(self, name: str, rows: Iterable[Row], fields: Sequence[tuple[str, str]]) -> None:
+        kinds = {"long": "BIGINT", "string": "VARCHAR"}
+        nulls = ", ".join(f"CAST(NULL AS {kinds[kind]}) AS {name}" for name, kind in fields)
+        parts = [f"SELECT {nulls} WHERE FALSE"]
+        parts += [f"SELECT {', '.join('NULL' if each is None else repr(each) for each in row)}" for row in rows]
+        self.leaves[name] = " UNION ALL ".join(parts)
+
+    def have(self, old: Lake, new: Lake) -> None:
+        for name in NAMES:
+            self.put(f"old:{name}", old[name].elements(), FIELDS)
+            self.put(f"new:{name}", new[name].elements(), FIELDS)
+            changes = {row: new[name][row] - old[name][row] for row in {*old[name], *new[name]}}
+            weighted = [(*row, weight) for row, weight in changes.items() if weight]
+            self.put(f"changes:{name}", weighted, (*FIELDS, (WEIGHT, "long")))
+
+    def rows(self, relation: Rel) -> list[Row]:
+        names = [f"r{place}" for place in range(len(relation.columns))]
+        translation = translate(relation, names)
+        assert translation.text is not None, translation.gaps
+        leaves = ", ".join(f'"{name}" AS ({text})' for name, text in self.leaves.items() if name in translation.text)
+        text = f"WITH {leaves}, {translation.text.removeprefix('WITH ')}" if leaves else translation.text
+        return self.database.execute(text).fetchall()
+
+    def bag(self, root: Rel) -> Bag:
+        return Counter(self.rows(root))
+
+    def net(self, root: Rel, old: Lake, new: Lake, changed: Iterable[str] = NAMES) -> dict[Row, int]:
+        self.have(old, new)
+        found = ChangePlan(root, changed).net_rows()
+        rows = [] if found is None else self.rows(found)
+        net = {row[:-1]: row[-1] for row in rows}
+        assert len(net) == len(rows), "each row once"
+        return net
+
+
+DUCKS = Ducks()
+
+
+def applied(bag: Bag, net: Mapping[Row, int]) -> Bag:
+    found = Counter(bag)
+    for row, weight in net.items():
+        found[row] += weight
+    assert all(number >= 0 for number in found.values()), "what goes was there"
+    return +found
+
+
+def all_rows(root: Rel, lake: Lake) -> Bag:
+    DUCKS.have(lake, lake)
+    return DUCKS.bag(root)
+
+
+Test = TypeVar("Test", bound=Callable[..., None])
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def some(examples: int) -> Callable[[Test], Test]:
+    return settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
+
+
+@some(60)
+@given(queries(), LAKES, LAKES)
+def test_net_changes_are_the_difference_of_two_recomputations(root: Rel, old: Lake, new: Lake) -> None:
+    before, after = all_rows(root, old), all_rows(root, new)
+    assert applied(before, DUCKS.net(root, old, new)) == after
+    one = {NAMES[0]: new[NAMES[0]], NAMES[1]: old[NAMES[1]]}
+    assert applied(before, DUCKS.net(root, old, one, NAMES[:1])) == all_rows(root, one)
+
+
+@some(25)
+@given(queries(), LAKES, LAKES, LAKES)
+def test_several_commits_in_one_refresh_are_the_same_as_each_in_its_own(
+    root: Rel, first: Lake, second: Lake, third: Lake
+) -> None:
+    rows = all_rows(root, first)
+    once = applied(rows, DUCKS.net(root, first, third))
+    each = applied(applied(rows, DUCKS.net(root, first, second)), DUCKS.net(root, second, third))
+    assert once == each
+
+
+@some(25)
+@given(queries(), LAKES, LAKES, st.permutations(range(3)))
+def test_a_change_in_parts_is_the_same_in_any_order(root: Rel, old: Lake, new: Lake, order: list[int]) -> None:
+    """Rows for which a condition is true, false and null come and go one part after the other."""
+
+    def part(row: Row) -> int:
+        return 2 if row[1] is None else int(row[1] > 0)
+
+    rows, lake = all_rows(root, old), old
+    for chosen in order:
+        bags = {name: Counter({row: n for row, n in lake[name].items() if part(row) != chosen}) for name in NAMES}
+        for name in NAMES:
+            bags[name].update({row: n for row, n in new[name].items() if part(row) == chosen})
+        rows, lake = applied(rows, DUCKS.net(root, lake, bags)), bags
+    assert rows == all_rows(root, new)
+
+
+@some(50)
+@given(queries(), LAKES, LAKES)
+def test_rows_of_touched_keys_replace_those_that_were_there(root: Rel, old: Lake, new: Lake) -> None:
+    keyed = ChangePlan(root, NAMES).keyed_rows()
+    if keyed is None:
+        return
+    before, after = all_rows(root, old), all_rows(root, new)
+    DUCKS.have(old, new)
+    places = [[each.id for each in root.columns].index(column.id) for column in keyed.keys.columns]
+    keys = {*DUCKS.rows(keyed.keys)}
+    kept = Counter({row: n for row, n in before.items() if tuple(row[place] for place in places) not in keys})
+    assert kept + DUCKS.bag(keyed.rows) == after
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+K, N = TypedColumn(1, "k", "long"), TypedColumn(2, "n", "long")
+L, M = TypedColumn(3, "k", "long"), TypedColumn(4, "n", "long")
+ORDERS, ITEMS = Table((), (K, N), "orders"), Table((), (L, M), "items")
+
+
+def leaves(relation: Rel | None) -> Counter[str]:
+    assert relation is not None
+    found: Counter[str] = Counter()
+    seen: set[int] = set()
+    for each in relation.walk():
+        if isinstance(each, Table) and id(each) not in seen:
+            seen.add(id(each))
+            found[f"{each.at}:{each.name}"] += 1
+    return found
+
+
+def test_a_table_that_does_not_change_is_read_once_and_as_it_is() -> None:
+    join = Join((ORDERS, ITEMS), JoinKind.INNER, both("EqualTo", K.value, L.value))
+    assert leaves(ChangePlan(join, ["orders"]).net_rows()) == {"changes:orders": 1, "new:items": 1}
+    assert leaves(ChangePlan(join, NAMES).net_rows()) == {
+        "changes:orders": 1,
+        "old:items": 1,
+        "new:orders": 1,
+        "changes:items": 1,
+    }
+    assert ChangePlan(join, ["others"]).net_rows() is None
+
+
+def reduced_tables(relation: Rel) -> set[str]:
+    """The tables of which only rows with touched keys are read."""
+    return {
+        f"{table.at}:{table.name}"
+        for each in relation.walk()
+        if isinstance(each, Join) and each.kind is JoinKind.LEFT_SEMI
+        for table in each.inputs[:1]
+        if isinstance(table, Table)
+    }
+
+
+def test_keys_go_down_to_the_tables() -> None:
+    summed = Expr("AggregateExpression", (Expr("Sum", (N.value,), "long", ("ANSI",)),), "long", (False,))
+    below = Filter(
+        (Join((ORDERS, ITEMS), JoinKind.LEFT_OUTER, both("EqualTo", N.value, M.value)),), both("IsNotNull", K.value)
+    )
+    groups = Group(
+        (Project((below,), (K.value, N.value)),), (K.value,), (K.value, Expr("Alias", (summed,), "long", (9, "s")))
+    )
+    keyed = ChangePlan(groups, ["orders"]).keyed_rows()
+    assert keyed is not None
+    assert reduced_tables(keyed.rows) == {"new:orders"}
+    net = ChangePlan(groups, ["orders"]).net_rows()
+    assert net is not None
+    assert reduced_tables(net) == {"new:orders", "old:orders"}
+
+
+def test_what_only_spark_has_is_planned_where_it_does_not_change() -> None:
+    opaque = Opaque((ITEMS,), (L, M), "Generate", "a list")
+    join = Join((ORDERS, opaque), JoinKind.INNER, both("EqualTo", K.value, L.value))
+    assert ChangePlan(join, ["orders"]).net_rows() is not None
+    with pytest.raises(UnplannedError, match="Generate: a list"):
+        ChangePlan(join, ["items"]).net_rows()
+
+
+def test_windows_have_their_partitions_recomputed() -> None:
+    place = Expr("WindowExpression", (Expr("RowNumber", (), "integer"),), "integer", ("ROWS", None, 0))
+    order = (Expr("SortOrder", (N.value,), "long", (True, True)),)
+    window = Windowed((ORDERS,), (Expr("Alias", (place,), "integer", (9, "r")),), (K.value,), order)
+    first = Filter((window,), both("EqualTo", Expr("Column", (), "integer", (9, "r")), number(1)))
+    keyed = ChangePlan(window, ["orders"]).keyed_rows()
+    assert keyed is not None
+    assert reduced_tables(keyed.rows) == {"new:orders"}
+    assert [each.name for each in keyed.keys.columns] == ["k"]
+    assert ChangePlan(first, ["orders"]).keyed_rows() is not None
