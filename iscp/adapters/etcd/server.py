@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.values.errors import ConfigurationError, IscpError, Unavailable
 from iscp.core.values.extras import DISTRIBUTION
 from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 START_WAIT_S = 20.0
@@ -102,11 +105,17 @@ RELEASE_REMEDY = "Use etcd 3.5.6 or later (3.4.22 of 3.4) in production"
 def member_releases(etcd: EtcdClient, settings: EtcdSettings, clock: Clock, timeout_s: float) -> dict[str, str]:
     """Return the release of each member that the cluster lists, by its name; empty: it does not answer where it says.
 
-    Raises EtcdUnavailable where no member answers within `timeout_s`.
+    Where the list is refused, as by a proxy, that of the member that answers. Raises EtcdUnavailable where none does
+    within `timeout_s`.
     """
     answering = etcd.status(timeout_s=timeout_s)
+    try:
+        members = etcd.members()
+    except EtcdRefusedError as error:
+        log.info("etcd.members_not_listed", extra={"error": str(error)})
+        return {"that answers": answering.version}
     found = {}
-    for member in etcd.members():
+    for member in members:
         here = member.member_id == answering.member_id
         found[member.name] = answering.version if here else _release_of(member, settings, clock)
     return found

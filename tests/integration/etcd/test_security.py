@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdUnavailable
-from iscp.adapters.etcd.server import EtcdServer, find_etcd
+from iscp.adapters.etcd.server import EtcdServer, find_etcd, member_releases
 from iscp.adapters.etcd.values import Changed, EtcdSettings
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.values.errors import ConfigurationError
@@ -66,6 +66,15 @@ def test_a_password_opens_what_the_role_allows_and_nothing_else(locked: EtcdServ
         stranger.get("/iscp/a")
     with user(locked, clock, name="") as nobody, pytest.raises(EtcdDeniedError):
         nobody.get("/iscp/a")
+
+
+def test_a_role_of_its_own_prefix_learns_the_release_of_each_member_or_of_the_one_that_answers(
+    locked: EtcdServer, clock: Clock
+) -> None:
+    settings = EtcdSettings((locked.endpoint,), username="iscp", password=PASSWORD)
+    with EtcdClient(settings, clock) as etcd:
+        releases = member_releases(etcd, settings, clock, settings.timeout_s)
+        assert list(releases.values()) == [etcd.status().version]
 
 
 def test_a_token_that_expires_or_dies_with_the_server_is_renewed_unseen(
