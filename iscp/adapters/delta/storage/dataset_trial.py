@@ -26,6 +26,7 @@ from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from iscp.adapters.delta.storage.dataset_names import DATA, INDICES
 from iscp.adapters.delta.storage.locations import S3
@@ -125,13 +126,21 @@ class KnownFiles:
             log.info("trial.not_kept", extra={"error": str(error)})
 
 
+class _RootTurn:
+    """Whose turn it is to try one dataset: of many who open it at once one tries it for all."""
+
+    def __init__(self) -> None:
+        self.place = threading.Semaphore()
+
+
 class DatasetTrial:
-    """Tries datasets. Safe for threads; a trial occupies its caller's."""
+    """Tries datasets, each by one caller at a time. Safe for threads; a trial occupies its caller's."""
 
     def __init__(self, known: KnownFiles) -> None:
         self._known = known
         self._places = threading.BoundedSemaphore(TRIALS_MAX)
         self._lock = threading.Lock()
+        self._turns: WeakValueDictionary[str, _RootTurn] = WeakValueDictionary()
         self._idle: list[ExpendableProcess] = []
         self._failed: OrderedDict[str, list[tuple[float, dict[str, Stamp], str]]] = OrderedDict()
 
@@ -145,20 +154,28 @@ class DatasetTrial:
 
         Of a segment, its directory is named. Raises TimedOut where no process is free, and Canceled.
         """
-        unknown = self._known.unknown(_paths(root, names))
-        if not unknown:
+        if not self._known.unknown(_paths(root, names)):
             return
-        self._refuse_failed(root, unknown)
-        if not self._places.acquire(timeout=TRIAL_S):
+        with self._lock:
+            turn = self._turns.setdefault(root, _RootTurn())
+        with self._entered(turn.place, root), self._entered(self._places, root):
+            unknown = self._known.unknown(_paths(root, names))  # who was before may have tried them
+            if not unknown:
+                return
+            self._refuse_failed(root, unknown)
+            if fault := self._fault_of(root, version, unknown):
+                self._note_failure(root, unknown, fault)
+                self._refuse_failed(root, unknown)
+            self._known.add(unknown)
+
+    @contextmanager
+    def _entered(self, places: threading.Semaphore, root: str) -> Iterator[None]:
+        if not places.acquire(timeout=TRIAL_S):
             raise TimedOut(f"{root} could not be tried within {TRIAL_S:g} s: others are", remedy="Retry later")
         try:
-            fault = self._fault_of(root, version, unknown)
+            yield
         finally:
-            self._places.release()
-        if fault:
-            self._note_failure(root, unknown, fault)
-            self._refuse_failed(root, unknown)
-        self._known.add(unknown)
+            places.release()
 
     def _fault_of(self, root: str, version: int, unknown: Mapping[str, Stamp]) -> str:
         """Return what came of reading these files in another process; empty: they are in order."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,26 @@ def test_what_is_unknown_is_tried_once(root: Path) -> None:
     trial.require(str(root), 1, NAMES)
     everything = ["_indices/s/one", "_indices/s/two", "data/a.lance"]
     assert trial.tried == [everything, ["_indices/s/two"], ["_indices/s/three"]]
+
+
+def test_many_who_open_a_dataset_at_once_try_it_once(root: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Tried):
+        def _fault_of(self, root: str, version: int, unknown: Mapping[str, Stamp]) -> str:
+            begun.set()
+            assert go_on.wait(10)
+            return super()._fault_of(root, version, unknown)
+
+    trial = Slow(KnownFiles(None))
+    with ThreadPoolExecutor(5) as pool:
+        each = [pool.submit(trial.require, str(root), 1, NAMES) for _ in range(5)]
+        assert begun.wait(10)
+        assert not any(one.done() for one in each), "nobody opens it before it was tried"
+        go_on.set()
+        for one in each:
+            one.result(10)
+    assert len(trial.tried) == 1
 
 
 def test_what_this_process_has_written_is_known(root: Path) -> None:
