@@ -158,7 +158,7 @@ class DatasetTrial:
             return
         with self._lock:
             turn = self._turns.setdefault(root, _RootTurn())
-        with self._entered(turn.place, root), self._entered(self._places, root):
+        with self._hold_place(turn.place, root), self._hold_place(self._places, root):
             unknown = self._known.unknown(_paths(root, names))  # who was before may have tried them
             if not unknown:
                 return
@@ -169,7 +169,7 @@ class DatasetTrial:
             self._known.add(unknown)
 
     @contextmanager
-    def _entered(self, places: threading.Semaphore, root: str) -> Iterator[None]:
+    def _hold_place(self, places: threading.Semaphore, root: str) -> Iterator[None]:
         if not places.acquire(timeout=TRIAL_S):
             raise TimedOut(f"{root} could not be tried within {TRIAL_S:g} s: others are", remedy="Retry later")
         try:
