@@ -64,7 +64,7 @@ def check_releases(releases: Mapping[str, str], accepted: bool) -> None:
         fault = release_fault(version)
         if fault and not accepted:
             raise ConfigurationError(
-                f"leads to member {member}: {fault}",
+                f"names member {member}: {fault}",
                 field="etcd.endpoints",
                 remedy=f"{RELEASE_REMEDY}. For a trial, set etcd.accept_faulty_release",
             )
