@@ -42,7 +42,7 @@ ALGEBRA_BYTES_MAX = 4 * 1024**2
 ALGEBRA_NODES_MAX = 50_000
 """Operators and expressions of a stored query; one of more is not read."""
 
-ALGEBRA_DEPTH_MAX = 200
+ALGEBRA_DEPTH_MAX = 160
 """Operators and expressions within each other in a stored query; one that is deeper is not read."""
 
 _COLUMNS_MAX = 10_000

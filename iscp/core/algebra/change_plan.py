@@ -29,6 +29,7 @@ from iscp.core.algebra.algebra import (
     Union,
     Windowed,
 )
+from iscp.core.algebra.result_types import FLOATS
 from iscp.core.sql.sql_names import WEIGHT
 
 _LEFT, _RIGHT = 0, 1
@@ -79,16 +80,19 @@ class ChangePlan:
     def net_rows(self) -> Rel | None:
         """Return the rows that change, each once with its weight as the last column, or None if none can change.
 
+        Rows are the same if all of their values are, to the bit: zeros of both signs are two.
+
         Raises UnplannedError.
         """
         changes = self._delta(self._root)
         if changes is None:
             return None
         total = TypedColumn(next(self._ids), WEIGHT, "long")
-        keys = tuple(each.value for each in self._root.columns)
-        summed = Expr("Sum", (self.weight.value,), "long", ("ANSI",))
-        item = _named(Expr("AggregateExpression", (summed,), "long", (False,)), total)
-        grouped = Group((changes,), keys, (*keys, item))
+        keys = [each.value for each in self._root.columns]
+        items = [each if each.type not in FLOATS else _named(_aggregate("Max", each), each.column) for each in keys]
+        keys += [Expr("IsNegativeZero", (each,), "boolean") for each in keys if each.type in FLOATS]
+        items.append(_named(_aggregate("Sum", self.weight.value, "ANSI"), total))
+        grouped = Group((changes,), tuple(keys), tuple(items))
         changed = Expr("EqualTo", (total.value, _number(0)), "boolean")
         return Filter((grouped,), Expr("Not", (changed,), "boolean"))
 
@@ -265,6 +269,10 @@ class ChangePlan:
 
 def _named(value: Expr, column: TypedColumn) -> Expr:
     return Expr("Alias", (value,), column.type, (column.id, column.name))
+
+
+def _aggregate(op: str, value: Expr, *info: str) -> Expr:
+    return Expr("AggregateExpression", (Expr(op, (value,), value.type, info),), value.type, (False,))
 
 
 def _number(value: int) -> Expr:

@@ -89,7 +89,7 @@ def _moment(call: DuckCall) -> str:
     return f"(CAST({_n(call)} AS HUGEINT) * {squares} - {total} * {total})"
 
 
-def _deviation(*, sample: bool, root: bool) -> Callable[[DuckCall], str]:
+def _deviation(sample: bool, root: bool) -> Callable[[DuckCall], str]:
     def text(call: DuckCall) -> str:
         count = f"CAST({_n(call)} AS DOUBLE)"
         found = f"(CAST({_moment(call)} AS DOUBLE) / {count}) / ({count}{' - 1' if sample else ''})"
@@ -143,6 +143,15 @@ _SUM_INEXACT = RowGuard(
 )
 _MOMENT_INEXACT = RowGuard("a moment beyond 2^53", lambda call: f"{_moment(call)} > {EXACT_DOUBLE_MAX}")
 _FRACTIONS = RowGuard("fractions", _fractions)
+_INFINITE = RowGuard(
+    "values that are not finite", lambda call: call.aggregate("bool_or", f"NOT isfinite({call.args[0]})")
+)
+
+
+def _spread(function: str) -> Callable[[DuckCall], str]:
+    return lambda call: call.aggregate(function)
+
+
 _IGNORING = (Refusal("nulls ignored", lambda each: bool(each.info[1])),)
 
 GROUP_ENTRIES = (
@@ -156,7 +165,7 @@ GROUP_ENTRIES = (
     Entry("Average", "decimals", first_decimal, _average_of_decimals),
     Entry("Average", "floats", first_float, _average_of_floats, by_order=True),
     *(
-        Entry(op, "floats", first_float, lambda call, name=name: call.aggregate(name), by_order=True)  # type: ignore[misc]
+        Entry(op, "floats", first_float, _spread(name), guards=(_INFINITE,), by_order=True)
         for op, name in (
             ("StddevSamp", "stddev_samp"),
             ("StddevPop", "stddev_pop"),
@@ -168,16 +177,12 @@ GROUP_ENTRIES = (
     Entry("ExactAverage", "whole numbers", first_int, _exact_average, guards=(_SUM_INEXACT,)),
     Entry("ExactAverage", "floats", first_float, _exact_average, guards=(_FRACTIONS, _SUM_INEXACT)),
     *(
-        Entry(f"Exact{name}", kind, takes, _deviation(sample=sample, root=root), guards=guards)
+        Entry(f"Exact{name}", "floats", first_float, _deviation(sample, root), guards=(_FRACTIONS, _MOMENT_INEXACT))
         for name, sample, root in (
             ("StddevSamp", True, True),
             ("StddevPop", False, True),
             ("VarianceSamp", True, False),
             ("VariancePop", False, False),
-        )
-        for kind, takes, guards in (
-            ("whole numbers", first_int, (_MOMENT_INEXACT,)),
-            ("floats", first_float, (_FRACTIONS, _MOMENT_INEXACT)),
         )
     ),
     Entry("SingleValue", "", anything, lambda call: call.aggregate("any_value")),

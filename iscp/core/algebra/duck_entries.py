@@ -213,8 +213,7 @@ def shifted(text: str, places: int) -> str:
 
 def half_up(numerator: str, denominator: str) -> str:
     """Return the quotient of two whole numbers, rounded half away from zero as Spark rounds."""
-    sign = f"CASE WHEN ({numerator} < 0) = ({denominator} < 0) THEN 1 ELSE -1 END"
-    return f"({sign} * ((2 * abs({numerator}) + abs({denominator})) // (2 * abs({denominator}))))"
+    return f"((2 * {numerator} + sign({numerator}) * abs({denominator})) // (2 * {denominator}))"
 
 
 def scaled(text: str, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""The allow-list of functions of one row: comparisons, logic, arithmetic, texts and dates."""
+"""The allow-list of functions of one row: comparisons, logic, arithmetic, texts, dates and casts."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ from iscp.core.algebra.result_types import (
 
 _BITS = 32
 """Bits that are shifted away at most; Spark begins again with none at 32 or 64."""
+
+_NEGATED_DIGITS = 34
+"""Digits of a decimal that Spark does not round when it changes the sign."""
 
 _of_text = of_types("string")
 
@@ -194,6 +197,9 @@ def _places(each: Expr) -> int:
     return whole_constant(each.args[1]) or 0
 
 
+_NEGATED = (
+    Refusal(f"more than {_NEGATED_DIGITS} digits", lambda each: (decimal_of(each.type) or (0, 0))[0] > _NEGATED_DIGITS),
+)
 _ROUNDED = (Refusal("negative places", lambda each: _places(each) < 0),)
 
 
@@ -234,9 +240,10 @@ _ARITHMETIC = (
         guards=(RowGuard("a negative divisor", lambda call: f"{call.args[1]} < 0"),),
     ),
     Entry("UnaryMinus", "whole numbers", of_ints, lambda call: f"(-{call.args[0]})"),
-    Entry("UnaryMinus", "other numbers", anything, lambda call: f"(-{call.args[0]})"),
+    Entry("UnaryMinus", "other numbers", anything, lambda call: f"(-{call.args[0]})", _NEGATED),
     Entry("Abs", "whole numbers", of_ints, same("abs")),
-    Entry("Abs", "other numbers", anything, same("abs")),
+    Entry("Abs", "other numbers", anything, same("abs"), _NEGATED),
+    Entry("Sqrt", "doubles", anything, same("sqrt")),
     Entry("Round", "whole numbers", first_int, _unchanged, _ROUNDED),
     Entry(
         "Round",
@@ -289,6 +296,7 @@ _TEXTS = (
     Entry("Upper", "texts", _of_text, same("upper"), guards=_NOT_ASCII),
     Entry("Lower", "texts", _of_text, same("lower"), guards=_NOT_ASCII),
     Entry("Length", "texts", _of_text, lambda call: cast(spelled(call, "length"), call.type)),
+    Entry("OctetLength", "texts", _of_text, lambda call: cast(spelled(call, "strlen"), call.type)),
     Entry("Substring", "texts", of_first("string"), _substring, guards=_NEGATIVE_LENGTH),
     Entry("Concat", "texts", _of_text, between("||")),
     Entry("ConcatWs", "texts", _of_text, same("concat_ws")),
@@ -342,6 +350,11 @@ def _part(function: str) -> Callable[[DuckCall], str]:
     return lambda call: cast(spelled(call, function), call.type)
 
 
+def _later(unit: str) -> Callable[[DuckCall], str]:
+    """Return the text of a time that is so many units later, which are a property and no argument."""
+    return lambda call: f"({call.args[0]} + to_{unit}({call.expression.info[0]}))"
+
+
 _FOUR_DIGITS = (RowGuard("a year without four digits", lambda call: f"year({call.args[0]}) NOT BETWEEN 1000 AND 9999"),)
 
 _DATES = (
@@ -372,6 +385,10 @@ _DATES = (
         of_first("date"),
         lambda call: "CAST({} + to_months(CAST({} AS INTEGER)) AS DATE)".format(*call.args),
     ),
+    *(
+        Entry(op, "times of day", of_types(*MOMENTS), _later(unit))
+        for op, unit in (("AddMicroseconds", "microseconds"), ("AddCalendarMonths", "months"))
+    ),
     Entry(
         "TruncDate",
         "dates",
@@ -396,4 +413,80 @@ _DATES = (
     ),
 )
 
-SCALARS = (*_LOGIC, *_ARITHMETIC, *_TEXTS, *_DATES)
+# --- casts ------------------------------------------------------------------------------------------------------------
+
+_EXACT_DIGITS = 15
+"""Digits of a decimal of which every value is a double, and which both engines round alike."""
+
+_INTS = frozenset(DIGITS)
+_DECIMALS = frozenset({"decimal"})
+_TEXT, _DATE, _BOOLEAN = frozenset({"string"}), frozenset({"date"}), frozenset({"boolean"})
+
+
+def _is_one(kind: str, kinds: frozenset[str]) -> bool:
+    return kind in kinds or ("decimal" in kinds and decimal_of(kind) is not None)
+
+
+def _from(source: frozenset[str], target: frozenset[str]) -> Callable[[Expr], bool]:
+    return lambda each: _is_one(each.args[0].type, source) and _is_one(each.type, target)
+
+
+def _plain(call: DuckCall) -> str:
+    return cast(call.args[0], call.type)
+
+
+def _whole_part(call: DuckCall) -> str:
+    """Return the whole part; DuckDB alone would round."""
+    return cast(f"trunc({call.args[0]})", call.type)
+
+
+def _digits_of_source(each: Expr) -> tuple[int, int]:
+    return decimal_of(each.args[0].type) or (0, 0)
+
+
+def _unlike(pattern: str) -> Callable[[DuckCall], str]:
+    return lambda call: f"NOT regexp_full_match({call.args[0]}, '{pattern}')"
+
+
+_YEARS = (RowGuard("a year without four digits", lambda call: f"year({call.args[0]}) NOT BETWEEN 1 AND 9999"),)
+_PLAIN_WHOLE = (RowGuard("a text of other than plain digits", _unlike("-?[0-9]{1,18}")),)
+_PLAIN_DIGITS = (RowGuard("a text of other than plain digits", _unlike("-?[0-9]{1,18}(\\.[0-9]{1,18})?")),)
+_PLAIN_DATE = (RowGuard("a text of another form", _unlike("[0-9]{4}-[0-9]{2}-[0-9]{2}")),)
+
+_CASTS = (
+    Entry("Cast", "whole numbers", _from(_INTS, _INTS), _plain),
+    Entry("Cast", "whole numbers as floats", _from(_INTS, FLOATS), _plain),
+    Entry("Cast", "whole numbers as texts", _from(_INTS, _TEXT), _plain),
+    Entry("Cast", "whole numbers as decimals", _from(_INTS, _DECIMALS), _plain),
+    Entry("Cast", "decimals", _from(_DECIMALS, _DECIMALS), _plain),
+    Entry(
+        "Cast",
+        "decimals as doubles",
+        _from(_DECIMALS, frozenset({"double"})),
+        _plain,
+        (Refusal("more than 15 digits", lambda each: _digits_of_source(each)[0] > _EXACT_DIGITS),),
+    ),
+    Entry("Cast", "decimals as whole numbers", _from(_DECIMALS, _INTS), _whole_part),
+    Entry(
+        "Cast",
+        "decimals as texts",
+        _from(_DECIMALS, _TEXT),
+        _plain,
+        (Refusal("no whole digits", lambda each: len({*_digits_of_source(each)}) == 1),),
+    ),
+    Entry("Cast", "floats as doubles", _from(FLOATS, frozenset({"double"})), _plain),
+    Entry("Cast", "floats as whole numbers", _from(FLOATS, _INTS), _whole_part),
+    Entry("Cast", "dates as texts", _from(_DATE, _TEXT), _plain, guards=_YEARS),
+    Entry("Cast", "dates as times of day", _from(_DATE, MOMENTS), _plain),
+    Entry("Cast", "times of day as dates", _from(MOMENTS, _DATE), _plain),
+    Entry("Cast", "times of day", _from(MOMENTS, MOMENTS), _unchanged),
+    Entry("Cast", "times of day as texts", _from(MOMENTS, _TEXT), _plain, guards=_YEARS),
+    Entry("Cast", "texts as dates", _from(_TEXT, _DATE), _plain, guards=_PLAIN_DATE),
+    Entry("Cast", "texts as whole numbers", _from(_TEXT, _INTS), _plain, guards=_PLAIN_WHOLE),
+    Entry("Cast", "texts as decimals", _from(_TEXT, _DECIMALS), _plain, guards=_PLAIN_DIGITS),
+    Entry("Cast", "booleans as texts", _from(_BOOLEAN, _TEXT), _plain),
+    Entry("Cast", "booleans as whole numbers", _from(_BOOLEAN, _INTS), _plain),
+    Entry("Cast", "whole numbers as booleans", _from(_INTS, _BOOLEAN), lambda call: f"({call.args[0]} <> 0)"),
+)
+
+SCALARS = (*_LOGIC, *_ARITHMETIC, *_TEXTS, *_DATES, *_CASTS)

@@ -29,7 +29,6 @@ from iscp.core.algebra.algebra import (
     Windowed,
 )
 from iscp.core.algebra.duck_aggregates import GROUP_ENTRIES, WINDOW_ENTRIES
-from iscp.core.algebra.duck_casts import CASTS
 from iscp.core.algebra.duck_entries import DuckCall, Entry, cast, duck_type
 from iscp.core.algebra.duck_scalars import SCALARS
 from iscp.core.algebra.result_types import DIGITS, FLOATS, MOMENTS, VOID, decimal_of
@@ -46,7 +45,7 @@ GROWTH_MAX = 64
 _LITERAL_SHARE = 256
 """Characters of a constant that count as a whole text does when texts are put together."""
 
-ALLOW_LIST = (*SCALARS, *CASTS, *GROUP_ENTRIES, *WINDOW_ENTRIES)
+ALLOW_LIST = (*SCALARS, *GROUP_ENTRIES, *WINDOW_ENTRIES)
 """All that DuckDB computes."""
 
 _JOINS = {
@@ -61,6 +60,7 @@ _JOINS = {
 _GROWING = frozenset({"Concat", "ConcatWs"})
 _RANKED = frozenset({each.op for each in WINDOW_ENTRIES} - {"First", "Last", "NthValue"})
 _NO_COLUMN = "1 AS no_column"
+_POWER_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _constant(value: str, kind: str) -> str | None:
         return cast(str(int(value)), kind)
     if decimal_of(kind):
         found = Decimal(value)
-        return cast(f"'{found:f}'", kind) if found.is_finite() else None
+        return cast(f"'{found:f}'", kind) if found.is_finite() and _is_short(found) else None
     if kind in FLOATS:
         return cast(f"'{float(value)!r}'", kind)
     if kind == "boolean":
@@ -127,6 +127,11 @@ def _constant(value: str, kind: str) -> str | None:
         value.encode()
         return "'" + value.replace("'", "''") + "'"
     return None
+
+
+def _is_short(number: Decimal) -> bool:
+    """Return whether a number is written with few digits, and not as 10 to a power that would fill the memory."""
+    return abs(number.adjusted()) <= _POWER_MAX and len(number.as_tuple().digits) <= _POWER_MAX
 
 
 @dataclass
@@ -142,6 +147,7 @@ class _Writer:
     parts: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     growth: dict[int, int] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)  # the texts by which keys of groups are shown
 
     @classmethod
     def of(cls, allowed: Iterable[Entry], root: Rel) -> _Writer:
@@ -247,7 +253,8 @@ class _Writer:
                 shown[number] = f"{self.expression(each.args[0])} AS c{number}"
                 self._grow(number, each.args[0])
             else:
-                shown[number] = self.expression(each)
+                text = self.expression(each)
+                shown[number] = text if text == f"c{number}" else f"{text} AS c{number}"
         return ", ".join(shown.values()) or _NO_COLUMN
 
     def _union(self, union: Union | Expand) -> str:
@@ -281,10 +288,16 @@ class _Writer:
 
     def _group(self, group: Group) -> str:
         below = self.name(group.inputs[0])
-        keys = ", ".join(map(self.expression, group.keys))
-        if not keys:
+        if not group.keys:
             return f"SELECT {self._items(group.items) if group.items else 'count(*) AS no_column'} FROM {below}"
-        return f"SELECT {self._items(group.items)} FROM {below} GROUP BY {keys}"
+        keys = {each: self.expression(each) for each in group.keys}
+        for each, text in keys.items():  # Spark shows zeros of both signs, which are one group, as the one above zero
+            if each.type in FLOATS:
+                keys[each] = self.call(Expr("NormalizeNaNAndZero", (each,), each.type))
+                self.shown[text] = keys[each]
+        found = f"SELECT {self._items(group.items)} FROM {below} GROUP BY {', '.join(keys.values())}"
+        self.shown = {}
+        return found
 
     def _join(self, join: Join) -> str:
         left, right = map(self.name, join.inputs)
@@ -329,7 +342,8 @@ class _Writer:
     def expression(self, expression: Expr) -> str:
         match expression.op:
             case "Column":
-                return f"c{expression.column.id}"
+                name = f"c{expression.column.id}"
+                return self.shown.get(name, name)
             case "Literal":
                 return literal(expression) or self.lack(f"a constant of type {expression.type}")
             case "ScalarSubquery" if expression.plan is not None:
@@ -339,11 +353,17 @@ class _Writer:
                     self.expression(each)
                 return self.lack("{}: {}".format(*expression.info))
             case "AggregateExpression":
-                function, *condition = expression.args
-                over = f" FILTER (WHERE {self.expression(condition[0])})" if condition else ""
-                return self.call(function, "DISTINCT " if expression.info[0] else "", over)
+                return self._aggregate(expression)
             case _:
                 return self.call(expression)
+
+    def _aggregate(self, expression: Expr) -> str:
+        function, *condition = expression.args
+        shown, self.shown = self.shown, {}  # of the rows, and not of their groups
+        over = f" FILTER (WHERE {self.expression(condition[0])})" if condition else ""
+        found = self.call(function, "DISTINCT " if expression.info[0] else "", over)
+        self.shown = shown
+        return found
 
     def call(self, expression: Expr, distinct: str = "", over: str = "") -> str:
         """Return the text of an entry; `over` follows an aggregate."""

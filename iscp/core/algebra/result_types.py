@@ -262,6 +262,12 @@ def _offset(args: Sequence[Expr], _: str) -> str:
     return args[0].type
 
 
+def _moment(args: Sequence[Expr], _: str) -> str:
+    if args[0].type not in MOMENTS:
+        raise UntypedError(f"{args[0].type} is no time of day")
+    return args[0].type
+
+
 _TEXT = ("string",)
 _WHERE = OperationRule(2, 2, _compared)
 _PART = OperationRule(1, 1, _fixed("integer", *TIMES))
@@ -271,7 +277,7 @@ _DAYS = OperationRule(2, 2, _fixed("date", "date", "integer", "short", "byte"))
 _BITS = OperationRule(2, 2, _same)
 _MANY = 10_000
 _MOMENTS = OperationRule(1, 1, _fixed("double", "double"), (is_flag,))
-_EXACT = OperationRule(1, 1, _fixed("double", *DIGITS, "double"))
+_EXACT = OperationRule(1, 1, _fixed("double", *DIGITS, *FLOATS))
 
 AGGREGATES: Mapping[str, OperationRule] = {
     "Count": OperationRule(1, _MANY, _fixed("long")),
@@ -335,6 +341,7 @@ OPERATIONS: Mapping[str, OperationRule] = {
     "IntegralDivide": OperationRule(2, 2, _fixed("long"), (is_mode,)),
     "UnaryMinus": OperationRule(1, 1, _number, (is_mode,)),
     "Abs": OperationRule(1, 1, _number, (is_mode,)),
+    "Sqrt": OperationRule(1, 1, _fixed("double", "double")),
     "Round": OperationRule(2, 2, _rounded),
     "Floor": OperationRule(1, 1, _whole),
     "Ceil": OperationRule(1, 1, _whole),
@@ -346,6 +353,7 @@ OPERATIONS: Mapping[str, OperationRule] = {
     "Concat": OperationRule(1, _MANY, _fixed("string", *_TEXT)),
     "ConcatWs": OperationRule(1, _MANY, _fixed("string", *_TEXT)),
     "Length": OperationRule(1, 1, _fixed("integer", *_TEXT)),
+    "OctetLength": OperationRule(1, 1, _fixed("integer", *_TEXT)),
     "StringInstr": OperationRule(2, 2, _fixed("integer", *_TEXT)),
     **dict.fromkeys(("Year", "Month", "DayOfMonth", "Quarter", "WeekOfYear", "DayOfYear"), _PART),
     **dict.fromkeys(("DayOfWeek", "WeekDay", "YearOfWeek", "Hour", "Minute", "Second"), _PART),
@@ -354,6 +362,7 @@ OPERATIONS: Mapping[str, OperationRule] = {
     "DateDiff": OperationRule(2, 2, _fixed("integer", "date")),
     "TruncDate": OperationRule(2, 2, _fixed("date", "date", "string")),
     "TruncTimestamp": OperationRule(2, 2, lambda args, _: args[1].type),
+    **dict.fromkeys(("AddMicroseconds", "AddCalendarMonths"), OperationRule(1, 1, _moment, (is_whole,))),
     "DateFormatClass": OperationRule(2, 2, _fixed("string", "string", *MOMENTS)),
 }
 """All operations; what else Catalyst has is `Opaque`."""

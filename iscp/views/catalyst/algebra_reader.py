@@ -40,6 +40,9 @@ NESTING_MAX = 60
 OPERATORS_NESTED_MAX = 100
 """Operators above each other that are read; what lies deeper is opaque."""
 
+CONSTANT_ROWS_MAX = 200
+"""Rows of constants within a query that are read; more are opaque."""
+
 _JOINS = {str(kind): kind for kind in JoinKind}
 _CHAR_MARK = "CHAR_VARCHAR"
 _EXACT = {
@@ -54,6 +57,21 @@ _EVALUATED = frozenset(
     {
         *("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs"),
         *("Cast", "Sum", "Average"),
+    }
+)
+_CONDITIONS = frozenset(
+    {
+        *(
+            "EqualTo",
+            "EqualNullSafe",
+            "LessThan",
+            "LessThanOrEqual",
+            "GreaterThan",
+            "GreaterThanOrEqual",
+            "In",
+            "InSet",
+        ),
+        *("And", "Or", "Not", "IsNull", "IsNotNull", "IsNaN", "StartsWith", "EndsWith", "Contains", "Like"),
     }
 )
 _RANKED = frozenset({"RowNumber", "Rank", "DenseRank", "PercentRank", "CumeDist"})
@@ -76,11 +94,12 @@ class _AlgebraReader:
     def __init__(self, catalyst: Catalyst, tables: Mapping[int, str]) -> None:
         self._catalyst, self._tables = catalyst, tables
         self._numbers: dict[int, int] = {}
+        self._fields_read: dict[int, TypedColumn] = {}
+        self._padded: dict[int, bool] = {}
         self._operators = count()
         self._copies: set[int] = set()
         self._depth = self._height = 0
         self._readers: dict[str, Callable[[Expression, str], Expr]] = {
-            "AttributeReference": self._column,
             "Alias": self._alias,
             "Literal": self._literal,
             "ScalarSubquery": self._subquery,
@@ -99,6 +118,10 @@ class _AlgebraReader:
             "NthValue": self._nth,
             "Lag": self._offset,
             "Lead": self._offset,
+            "TimestampAddInterval": lambda each, kind: self._later(each, kind, "AddMicroseconds"),
+            "TimestampAddYMInterval": lambda each, kind: self._later(each, kind, "AddCalendarMonths"),
+            "DateAddYMInterval": self._months_later,
+            "StringLocate": self._located,
             "NTile": lambda each, kind: Expr("NTile", (), kind, (self._whole(each.buckets()),)),
         }
 
@@ -134,6 +157,8 @@ class _AlgebraReader:
             return reader(plan, number)
         except _OpaqueError as error:
             return self._unread(plan, number, name, str(error))
+        except Py4JError:
+            return self._unread(plan, number, name, "other properties than are known")
         finally:
             self._height -= 1
 
@@ -148,7 +173,11 @@ class _AlgebraReader:
         return tuple(map(self._field, self._catalyst.output(plan)))
 
     def _field(self, attribute: Expression) -> TypedColumn:
-        return TypedColumn(self._id(attribute), str(attribute.name()), _type(attribute))
+        """Return a column; it is read once, as each property of it is a call."""
+        number = self._id(attribute)
+        if number not in self._fields_read:
+            self._fields_read[number] = TypedColumn(number, str(attribute.name()), _type(attribute))
+        return self._fields_read[number]
 
     def _id(self, attribute: Expression) -> int:
         return self._numbers.setdefault(int(attribute.exprId().id()), len(self._numbers))
@@ -214,15 +243,24 @@ class _AlgebraReader:
         return Windowed(inputs, self._expressions(plan.windowExpressions()), partition, order, number=number)
 
     def _read_constants(self, plan: Plan, number: int) -> Rel:
-        if not plan.data().isEmpty():
-            raise _OpaqueError("rows of constants")
-        return Values((), self._fields(plan), (), number=number)
+        fields, rows = self._fields(plan), plan.data()
+        if int(rows.size()) > CONSTANT_ROWS_MAX:
+            raise _OpaqueError(f"more than {CONSTANT_ROWS_MAX} rows of constants")
+        kinds = [each.dataType() for each in self._catalyst.output(plan)]
+        constants = (
+            tuple(_constant(row.get(place, kinds[place]), each.type) for place, each in enumerate(fields))
+            for row in self._catalyst.items(rows)
+        )
+        return Values((), fields, tuple(constants), number=number)
 
     # --- expressions --------------------------------------------------------------------------------------------------
 
     def expression(self, expression: Expression) -> Expr:
         """Return an expression; one that has another type than the rules give it is opaque."""
-        kind, name = _type(expression), _class_of(expression)
+        name = _class_of(expression)
+        if name == "AttributeReference":
+            return self._column(expression)
+        kind = "boolean" if name in _CONDITIONS else _type(expression)
         self._depth += 1
         try:
             if self._depth > NESTING_MAX:
@@ -230,10 +268,11 @@ class _AlgebraReader:
             found = self._readers.get(name, self._plain)(expression, kind)
             if (ruled := result_type(found)) != kind and found.op != "Opaque":
                 raise _OpaqueError(f"of type {kind}, and not {ruled}")
-        except (_OpaqueError, UntypedError) as error:
+        except (_OpaqueError, UntypedError, Py4JError) as error:
             deeper = self._depth <= NESTING_MAX
             parts = map(self.expression, self._catalyst.children(expression)) if deeper else ()
-            return Expr("Opaque", tuple(parts), kind, (name, str(error)))
+            reason = "other properties than are known" if isinstance(error, Py4JError) else str(error)
+            return Expr("Opaque", tuple(parts), kind, (name, reason))
         finally:
             self._depth -= 1
         return found
@@ -254,10 +293,13 @@ class _AlgebraReader:
             return self._of(expression, kind, (bool(expression.nullOnDivideByZero()),))
         return self._of(expression, kind)
 
-    def _column(self, expression: Expression, kind: str) -> Expr:
-        if _CHAR_MARK in str(expression.metadata().json()):
-            raise _OpaqueError("a text of CHAR(n) or VARCHAR(n)")
-        return Expr("Column", (), kind, (self._id(expression), str(expression.name())))
+    def _column(self, expression: Expression) -> Expr:
+        field = self._field(expression)
+        if field.id not in self._padded:
+            self._padded[field.id] = _CHAR_MARK in str(expression.metadata().json())
+        if self._padded[field.id]:
+            return Expr("Opaque", (), field.type, ("AttributeReference", "a text of CHAR(n) or VARCHAR(n)"))
+        return field.value
 
     def _alias(self, expression: Expression, kind: str) -> Expr:
         return Expr(
@@ -307,6 +349,22 @@ class _AlgebraReader:
     def _rounded(self, expression: Expression, kind: str) -> Expr:
         return self._of(expression, kind)
 
+    def _later(self, expression: Expression, kind: str, op: str) -> Expr:
+        start, interval = self._catalyst.children(expression)
+        return Expr(op, (self.expression(start),), kind, (_interval(interval),))
+
+    def _months_later(self, expression: Expression, kind: str) -> Expr:
+        start, interval = self._catalyst.children(expression)
+        months = Expr("Literal", (), "integer", (str(_interval(interval)),))
+        return Expr("AddMonths", (self.expression(start), months), kind)
+
+    def _located(self, expression: Expression, kind: str) -> Expr:
+        """Return the place of one text in another, from its beginning."""
+        part, text, begin = self._expressions(expression.children())
+        if begin.op != "Literal" or begin.info != ("1",):
+            raise _OpaqueError("another place to begin at")
+        return Expr("StringInstr", (text, part), kind)
+
     # --- aggregates and windows ---------------------------------------------------------------------------------------
 
     def _aggregate(self, expression: Expression, kind: str) -> Expr:
@@ -343,9 +401,10 @@ class _AlgebraReader:
         return Expr("NthValue", (self.expression(expression.input()),), kind, info)
 
     def _offset(self, expression: Expression, kind: str) -> Expr:
-        offset = self._whole(expression.inputOffset())
+        name = _class_of(expression)
+        offset = self._whole(expression.inputOffset() if name == "Lag" else expression.offset())
         args = self.expression(expression.input()), self.expression(expression.default())
-        return Expr(_class_of(expression), args, kind, (offset, bool(expression.ignoreNulls())))
+        return Expr(name, args, kind, (offset, bool(expression.ignoreNulls())))
 
     def _window_value(self, expression: Expression, kind: str) -> Expr:
         frame = expression.windowSpec().frameSpecification()
@@ -369,6 +428,14 @@ class _AlgebraReader:
         if found.op != "Literal" or found.type not in DIGITS or not isinstance(found.info[0], str):
             raise _OpaqueError("a number that is no constant")
         return sign * int(found.info[0])
+
+
+def _interval(expression: Expression) -> int:
+    """Return a constant interval: microseconds, or months of one of years and months."""
+    value = expression.value() if _class_of(expression) == "Literal" else None
+    if not isinstance(value, int):
+        raise _OpaqueError("an interval that is no constant")
+    return value
 
 
 def _class_of(node: Any) -> str:

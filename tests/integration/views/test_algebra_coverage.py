@@ -17,7 +17,7 @@ from benchmarks.propagation.history import History
 from benchmarks.propagation.medallion import MEDALLION, Kind
 from benchmarks.view import CASES
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.algebra.algebra import Rel, Table
+from iscp.core.algebra.algebra import Rel, Table, Values
 from iscp.core.algebra.algebra_codec import algebra_from_json, algebra_to_json
 from iscp.core.algebra.duck_text import translate
 from iscp.views.analysis.query_analysis import analyze_query
@@ -41,7 +41,7 @@ def algebra_of(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> t
     assert content is not None
     found = algebra_from_json(content)
     assert [each.name for each in found.columns] == query.columns.names
-    assert [each.type for each in found.columns] == [each.dataType.typeName() for each in query.columns]
+    assert [each.type for each in found.columns] == [each.dataType.jsonValue() for each in query.columns]
     return found, query.columns.json()
 
 
@@ -75,10 +75,22 @@ def test_views_of_the_medallion_need_no_spark(spark_runtime: SparkRuntime) -> No
     assert gaps(found) == {}
 
 
+def test_rows_of_constants_are_read_with_their_values(spark_runtime: SparkRuntime) -> None:
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string())])
+    rows = "VALUES (1, 'a', DATE '2024-02-29', 1.50), (2, NULL, DATE '1969-12-31', -0.01)"
+    sql = f"SELECT t.s, v.* FROM t JOIN ({rows}) AS v(k, x, d, n) ON t.k = v.k"
+    root, _ = algebra_of(spark_runtime.new_session(), sql, {"t": schema_of(schema)})
+    (values,) = (each for each in root.walk() if isinstance(each, Values))
+    assert [[each.info[0] for each in row] for row in values.rows] == [
+        ["1", "a", "19782", "1.50"],
+        ["2", None, "-1", "-0.01"],
+    ]
+
+
 def test_what_only_spark_has_is_opaque_by_name(spark_runtime: SparkRuntime) -> None:
     """Each expression and operator that the algebra lacks is named, and what stands around it is read."""
     schema = pa.schema([("k", pa.int64()), ("s", pa.string()), ("at", pa.timestamp("us"))])
-    sql = """SELECT k, reverse(s) AS r, transform(split(s, ','), x -> upper(x)) AS l, at - INTERVAL '3' HOUR AS a
+    sql = """SELECT k, reverse(s) AS r, transform(split(s, ','), x -> upper(x)) AS l, at - to_timestamp(s) AS a
     FROM t WHERE k > 3 AND soundex(s) = 'x' AND at < localtimestamp()"""
     root, _ = algebra_of_any(spark_runtime.new_session(), sql, {"t": schema_of(schema)})
     found = translate(root).gaps

@@ -103,29 +103,21 @@ def some(examples: int) -> Callable[[Test], Test]:
     return settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
 
 
-@some(60)
-@given(queries(), LAKES, LAKES)
-def test_net_changes_are_the_difference_of_two_recomputations(root: Rel, old: Lake, new: Lake) -> None:
+def check_net_changes(root: Rel, old: Lake, new: Lake) -> None:
     before, after = all_rows(root, old), all_rows(root, new)
     assert applied(before, DUCKS.net(root, old, new)) == after
     one = {NAMES[0]: new[NAMES[0]], NAMES[1]: old[NAMES[1]]}
     assert applied(before, DUCKS.net(root, old, one, NAMES[:1])) == all_rows(root, one)
 
 
-@some(25)
-@given(queries(), LAKES, LAKES, LAKES)
-def test_several_commits_in_one_refresh_are_the_same_as_each_in_its_own(
-    root: Rel, first: Lake, second: Lake, third: Lake
-) -> None:
+def check_several_commits(root: Rel, first: Lake, second: Lake, third: Lake) -> None:
     rows = all_rows(root, first)
     once = applied(rows, DUCKS.net(root, first, third))
     each = applied(applied(rows, DUCKS.net(root, first, second)), DUCKS.net(root, second, third))
     assert once == each
 
 
-@some(25)
-@given(queries(), LAKES, LAKES, st.permutations(range(3)))
-def test_a_change_in_parts_is_the_same_in_any_order(root: Rel, old: Lake, new: Lake, order: list[int]) -> None:
+def check_parts(root: Rel, old: Lake, new: Lake, order: list[int]) -> None:
     """Rows for which a condition is true, false and null come and go one part after the other."""
 
     def part(row: Row) -> int:
@@ -140,9 +132,7 @@ def test_a_change_in_parts_is_the_same_in_any_order(root: Rel, old: Lake, new: L
     assert rows == all_rows(root, new)
 
 
-@some(50)
-@given(queries(), LAKES, LAKES)
-def test_rows_of_touched_keys_replace_those_that_were_there(root: Rel, old: Lake, new: Lake) -> None:
+def check_touched_rows(root: Rel, old: Lake, new: Lake) -> None:
     keyed = ChangePlan(root, NAMES).keyed_rows()
     if keyed is None:
         return
@@ -152,6 +142,43 @@ def test_rows_of_touched_keys_replace_those_that_were_there(root: Rel, old: Lake
     keys = {*DUCKS.rows(keyed.keys)}
     kept = Counter({row: n for row, n in before.items() if tuple(row[place] for place in places) not in keys})
     assert kept + DUCKS.bag(keyed.rows) == after
+
+
+@some(60)
+@given(queries(), LAKES, LAKES)
+def test_net_changes_are_the_difference_of_two_recomputations(root: Rel, old: Lake, new: Lake) -> None:
+    check_net_changes(root, old, new)
+
+
+@some(25)
+@given(queries(), LAKES, LAKES, LAKES)
+def test_several_commits_in_one_refresh_are_the_same_as_each_in_its_own(
+    root: Rel, first: Lake, second: Lake, third: Lake
+) -> None:
+    check_several_commits(root, first, second, third)
+
+
+@some(25)
+@given(queries(), LAKES, LAKES, st.permutations(range(3)))
+def test_a_change_in_parts_is_the_same_in_any_order(root: Rel, old: Lake, new: Lake, order: list[int]) -> None:
+    check_parts(root, old, new, order)
+
+
+@some(50)
+@given(queries(), LAKES, LAKES)
+def test_rows_of_touched_keys_replace_those_that_were_there(root: Rel, old: Lake, new: Lake) -> None:
+    check_touched_rows(root, old, new)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7_200)
+@some(20_000)
+@given(queries(depth=4), LAKES, LAKES, LAKES, st.permutations(range(3)))
+def test_all_of_it_holds_for_many_queries(root: Rel, old: Lake, new: Lake, other: Lake, order: list[int]) -> None:
+    check_net_changes(root, old, new)
+    check_several_commits(root, old, other, new)
+    check_parts(root, old, new, order)
+    check_touched_rows(root, old, new)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

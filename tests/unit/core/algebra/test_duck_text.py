@@ -26,6 +26,8 @@ from iscp.core.algebra.algebra import (
     Union,
     Values,
 )
+from iscp.core.algebra.algebra_codec import ALGEBRA_DEPTH_MAX, algebra_from_json, algebra_to_json
+from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.duck_text import GROWTH_MAX, identifier, literal, translate
 from tests.fakes.algebras import both, number
 
@@ -92,6 +94,9 @@ def test_a_name_is_itself_and_nothing_else(name: str) -> None:
         ("1e5", "integer"),
         ("x", "double"),
         ("NaN", "decimal(5,2)"),
+        ("1E+999999999", "decimal(5,2)"),
+        ("1E-999999999", "decimal(5,2)"),
+        ("9" * 5_000, "long"),
         ("yes", "boolean"),
         ("a\0b", "string"),
         ("today", "date"),
@@ -179,6 +184,23 @@ def test_all_that_is_lacking_is_named_at_once() -> None:
         "Soundex: unknown",
         "operator Generate: a list",
     )
+
+
+def test_what_is_as_deep_as_a_stored_query_may_be_is_written_and_planned() -> None:
+    """Nobody's query ends the process by its depth."""
+    condition = both("IsNull", K.value)
+    for _ in range(ALGEBRA_DEPTH_MAX // 3):
+        condition = Expr("Not", (condition,), "boolean")
+    deep: Rel = ORDERS
+    for _ in range(ALGEBRA_DEPTH_MAX * 2 // 3 - 3):
+        deep = Join((deep, Table((), (), "items")), JoinKind.LEFT_SEMI, both("IsNotNull", K.value))
+    content = algebra_to_json(Filter((deep,), condition))
+    assert content is not None
+    root = algebra_from_json(content)
+    assert translate(root).text is not None
+    net = ChangePlan(root, ["orders"]).net_rows()
+    assert net is not None
+    assert translate(net).text is not None
 
 
 def test_texts_that_grow_beyond_bounds_are_left_to_spark() -> None:
