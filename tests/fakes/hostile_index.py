@@ -37,6 +37,13 @@ def make_index(place: Path | str) -> SmallIndex:
     return index
 
 
+def deadly(content: bytes) -> bytes:
+    """Return a file of Lance's with one other byte, a zero that Lance repeats in an error: arrow-rs aborts on that."""
+    changed = bytearray(content)
+    changed[changed.rindex(b"/lance.encodings") + 3] = 0
+    return bytes(changed)
+
+
 def spoil(root: Path, seed: int) -> str:
     """Change one of an index's files at random, and return what was done."""
     chance = random.Random(seed)

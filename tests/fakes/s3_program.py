@@ -2,7 +2,8 @@
 
 Arguments: the port, the seconds that it waits before each answer, and, if it is not to be as it should, how:
 `ignore-conditions`, to take every write whatever its conditions, as stores do that do not know them; `lose-answers`, to
-say of each file's first conditional write that it failed when it is done. Moto looks and then writes; here one write
+say of each file's first conditional write that it failed when it is done; `keep-rows`, to answer 403 to whoever reads
+a file in a directory `data`. Moto looks and then writes; here one write
 follows the other: S3's own promise is that one wins.
 
 `FAKE_S3_KEYS`, JSON, says by which access key, and with which token, each bucket is reached; by any other it answers
@@ -58,6 +59,9 @@ def main(port: int, delay_s: float, fault: str) -> None:
         if is_refused(environ, keys):
             start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(DENIED)))])
             return [b"" if environ["REQUEST_METHOD"] == "HEAD" else DENIED]
+        if fault == "keep-rows" and environ["REQUEST_METHOD"] == "GET" and "/data/" in environ["PATH_INFO"]:
+            start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(DENIED)))])
+            return [DENIED]
         if fault == "ignore-conditions":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):

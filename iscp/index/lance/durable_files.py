@@ -1,4 +1,5 @@
-"""Makes what is committed to a local dataset outlive a power loss, as Lance syncs nothing itself.
+"""Makes what is committed to a local dataset outlive a power loss, as Lance syncs nothing itself; and has what this
+process has written not tried before it opens it, wherever that is.
 
 The order is that of what depends on what: data and deletions before the commit names them; then the transaction, the
 manifest and the manifest's directory, before the commit is acknowledged. An object store makes what it takes durable by
@@ -32,48 +33,43 @@ _SYNCS = ThreadPoolExecutor(SYNCS_AT_ONCE, "iscp-index-sync")
 
 
 class DurableFiles:
-    """Syncs the files of the dataset at a place; does nothing where it is not local."""
+    """Syncs the files of the dataset at a place, as `place` returns it; syncs nothing where it is not local."""
 
-    def __init__(self, uri: str) -> None:
-        self._root: Path | None = local_path(uri)
+    def __init__(self, root: str) -> None:
+        self._place = root
+        self._root: Path | None = local_path(root)
 
-    def sync_fragments(self, written: Iterable[FragmentMetadata], updated: Iterable[FragmentMetadata] = ()) -> None:
-        """Sync the data of fragments that are new, and the deletions of those that are not."""
-        if self._root is None:
-            return
-        # Each file of iscp's own is synced when it is written, but not its name.
-        paths = {self._root, self._root / _OWN}
-        for fragment in written:
-            paths |= {self._root / _DATA, *(self._root / _DATA / file.path for file in fragment.files)}
-        for fragment in updated:
-            if (deletions := fragment.deletion_file) is not None:
-                paths |= {self._root / _DELETIONS, self._root / deletions.path(fragment.id)}
-        self._sync_all(paths)
-        _take_for_known(paths)
+    def sync_fragments(
+        self,
+        written: Iterable[FragmentMetadata],
+        updated: Iterable[FragmentMetadata] = (),
+        staged: Iterable[FragmentMetadata] = (),
+    ) -> None:
+        """Sync the data of fragments that are new, and the deletions of those that are not.
+
+        `staged` are new ones that were written before, maybe by another process, which may have changed since.
+        """
+        new = [f"{_DATA}/{file.path}" for fragment in written for file in fragment.files]
+        new += [found.path(each.id) for each in updated if (found := each.deletion_file) is not None]
+        if self._root is not None:
+            before = [f"{_DATA}/{file.path}" for fragment in staged for file in fragment.files]
+            paths = {self._root / name for name in (*new, *before)}
+            # Each file of iscp's own is synced when it is written, but not its name.
+            self._sync_all({self._root, self._root / _OWN, *paths, *(each.parent for each in paths)})
+        self._take_for_known(new)
 
     def sync_index(self, index_uuid: str) -> None:
         """Sync the files of an index's segment."""
         if self._root is not None:
             folder = self._root / _INDICES / index_uuid
-            self._sync_newer(folder, 0.0)
-            _take_for_known(folder.iterdir())
-            for each in (folder, folder.parent, self._root):
-                self._sync(each)
+            self._sync_all({*folder.glob("*"), folder, folder.parent, self._root})
+        self._take_for_known([f"{_INDICES}/{index_uuid}"])
 
-    def sync_written(self, since: float) -> None:
-        """Sync all files of data, deletions and indexes that were written since a Unix time in seconds."""
-        if self._root is None:
-            return
-        indices = self._root / _INDICES
-        with suppress(FileNotFoundError):
-            for folder in list(indices.iterdir()):
-                if folder.is_dir() and self._sync_newer(folder, since):
-                    self._sync(folder)
-        for each in (self._root / _DATA, self._root / _DELETIONS):
-            self._sync_newer(each, since)
-            self._sync(each)
-        self._sync(indices)
-        self._sync(self._root)
+    def _take_for_known(self, names: Iterable[str]) -> None:
+        """Have files that this process has just written not tried before it opens them."""
+        if (trial := current_trial()) is not None:
+            with storage_faults(f"list {self._place}"):
+                trial.add_written(self._place, names)
 
     def sync_commit(self, dataset: LanceDataset) -> None:
         """Sync the transaction and the manifest of a dataset's version, and what names them."""
@@ -89,21 +85,6 @@ class DurableFiles:
         for _ in _SYNCS.map(self._sync, sorted(paths)):
             pass
 
-    def _sync_newer(self, folder: Path, before: float) -> bool:
-        found = False
-        with suppress(FileNotFoundError):
-            for path in folder.iterdir():
-                if path.is_file() and path.stat().st_mtime >= before:
-                    self._sync(path)
-                    found = True
-        return found
-
     def _sync(self, path: Path) -> None:
         with storage_faults(f"sync {path}"), suppress(FileNotFoundError):
             sync(path)
-
-
-def _take_for_known(written: Iterable[Path]) -> None:
-    """Have files that this process has just written not tried before it opens them."""
-    if (trial := current_trial()) is not None:
-        trial.add_written(map(str, written))

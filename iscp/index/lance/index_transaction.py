@@ -61,6 +61,7 @@ class IndexTransaction:
         self._counts = WordCounts()
         self._uncounted: tuple[list[pa.Table], list[pa.Table]] = [], []
         self._fragments: list[FragmentMetadata] = []
+        self._staged: list[FragmentMetadata] = []
         self._writing: Future[list[FragmentMetadata]] | None = None
         self._gone: dict[int, list[int]] = defaultdict(list)
         self._replaces = self._rewrites = False
@@ -159,7 +160,7 @@ class IndexTransaction:
 
     def add_fragments(self, fragments: Sequence[FragmentMetadata], sums: RowSums, counts: pa.Table) -> None:
         """Add rows that `write_rows` has written, of which `sums` has the sums, and `counts` the counts of words."""
-        self._fragments += fragments
+        self._staged += fragments
         self._counts.add_table(counts)
         self._add_sums(sums)
 
@@ -193,7 +194,7 @@ class IndexTransaction:
             each.result()
         self._failpoints.reach("index.fragments")
         with lance_faults(f"commit to {self._root}"):
-            self._durable.sync_fragments(self._fragments, updated)
+            self._durable.sync_fragments(self._fragments, updated, self._staged)
             self._failpoints.reach("index.commit.before")
             require_version(self._root, self._dataset.version)
             committed = LanceDataset.commit(
@@ -209,7 +210,8 @@ class IndexTransaction:
         newest = max(committed.get_fragments(), key=lambda each: each.fragment_id)
         if newest.physical_rows == 1:  # the head, as it was written last
             cache_head(self._root, committed.version, PlacedHead(self._head, newest.fragment_id << 32))
-        count_work(bytes_written=sum(file.file_size_bytes or 0 for each in self._fragments for file in each.files))
+        fragments = (*self._staged, *self._fragments)
+        count_work(bytes_written=sum(file.file_size_bytes or 0 for each in fragments for file in each.files))
         return committed
 
     def _write_counts(self, counts: pa.Table, name: str) -> None:
@@ -219,11 +221,10 @@ class IndexTransaction:
     def _operation(
         self, removed: list[int], updated: list[FragmentMetadata]
     ) -> LanceOperation.Overwrite | LanceOperation.Update:
+        fragments = [*self._staged, *self._fragments]
         if self._rewrites:
-            return LanceOperation.Overwrite(self._schema, self._fragments)
-        return LanceOperation.Update(
-            removed_fragment_ids=removed, updated_fragments=updated, new_fragments=self._fragments
-        )
+            return LanceOperation.Overwrite(self._schema, fragments)
+        return LanceOperation.Update(removed_fragment_ids=removed, updated_fragments=updated, new_fragments=fragments)
 
     def _take_away(self) -> tuple[list[int], list[FragmentMetadata]]:
         """Return the fragments that have no row left, and those of which rows are marked as deleted."""

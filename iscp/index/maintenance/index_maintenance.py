@@ -9,7 +9,6 @@ happens, the next maintenance writes them or builds these segments again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -221,24 +220,26 @@ class _Upkeeper:
         others = [each.fragment_id for each in self._at.dataset.get_fragments() if each.fragment_id not in fragments]
         # All rows that are deleted go, so that what the new segments are built of can be read from their fragments.
         options: CompactionOptions = {"excluded_fragment_ids": others, "materialize_deletions_threshold": 0.0}
-        durable, began_s = DurableFiles(self._at.root), time.time()
+        durable, before = DurableFiles(self._at.root), {each.uuid for each in segments_of(self._at.dataset)}
         with _conflicts(f"compact {self._at.root}"):
             plan = Compaction.plan(self._at.dataset, options)
             written = [task.execute(self._at.dataset) for task in plan.tasks]
             if not written:
                 return False
-            durable.sync_written(began_s - 1)
+            durable.sync_fragments([fragment for each in written for fragment in each.new_fragments])
             self._failpoints.reach("maintain.compact.written")
             require_version(self._at.root, self._at.version)
             Compaction.commit(self._at.dataset, written, options)
             committed = self._at.dataset.version
+            for segment in segments_of(self._at.dataset):
+                if segment.uuid not in before:
+                    durable.sync_index(segment.uuid)
         self._failpoints.reach("maintain.compact.committed")
         # At the compaction's own version, as a later one may have deleted rows again.
         compacted = open_index(self._at.root, committed)
         for segment in segments_of(compacted.dataset):
             if words_number(segment.name) is not None and segment_statistics(compacted.root, segment.uuid) is None:
                 state_segment(compacted, segment)
-        durable.sync_written(began_s - 1)
         durable.sync_commit(compacted.dataset)
         return True
 

@@ -18,7 +18,7 @@ import pytest
 
 from iscp.adapters.delta.storage.dataset_names import VERSIONS
 from tests.fakes.forged_manifest import Fields, field, forge
-from tests.fakes.hostile_index import ODD_EVERY, make_index, spoil
+from tests.fakes.hostile_index import ODD_EVERY, deadly, make_index, spoil
 from tests.fakes.hostile_index_program import END
 from tests.random_logs.odd_cases import Odd
 from tests.selection import in_full
@@ -86,16 +86,13 @@ def test_seeds_reach_each_kind_of_no_file(tmp_path: Path) -> None:
     assert done == {*Odd, "data", "_indices", VERSIONS}
 
 
-def deadly(index: Path) -> None:
-    """Have Lance repeat a zero byte of a file of rows in an error, of which arrow-rs aborts the process."""
+def spoil_rows(index: Path) -> None:
     file = max((index / "data").iterdir(), key=lambda each: each.stat().st_size)
-    content = bytearray(file.read_bytes())
-    content[content.rindex(b"/lance.encodings") + 3] = 0
-    file.write_bytes(content)
+    file.write_bytes(deadly(file.read_bytes()))
 
 
 def test_a_byte_that_ends_a_process_ends_none_of_a_nodes(index: Path) -> None:
-    deadly(index)
+    spoil_rows(index)
     found = used(index)
     assert found.pop("probe")[0] == "done"
     for how, why in found.values():
@@ -115,7 +112,7 @@ for _ in range(2):
 
 
 def test_a_byte_that_ends_a_process_ends_no_program_that_searches_by_the_library(index: Path, tmp_path: Path) -> None:
-    deadly(index)
+    spoil_rows(index)
     ended = subprocess.run(
         [sys.executable, "-c", OWN_PROGRAM, str(index)],
         capture_output=True,
@@ -136,7 +133,7 @@ def test_no_byte_of_many_indexes_ends_the_process_that_uses_all_of_them(
     indexes = []
     for seed in range(count):
         index = Path(shutil.copytree(whole, tmp_path / str(seed)))
-        deadly(index) if seed % 20 == 5 else spoil(index, 5_000 + seed)
+        spoil_rows(index) if seed % 20 == 5 else spoil(index, 5_000 + seed)
         indexes.append(index)
     assert len(steps_with(*indexes)) > 5 * count
 

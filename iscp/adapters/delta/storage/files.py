@@ -217,11 +217,13 @@ def stamps(directory: str) -> dict[str, tuple[int, ...]]:
 
 
 def first_stamps(directory: str, limit: int) -> dict[str, tuple[int, ...]]:
-    """Return the names and stamps of up to `limit` files on S3, by one request: those whose names come first."""
+    """Return the paths and stamps of up to `limit` files below a directory on S3, by one request for each 1,000: those
+    whose paths, which are relative to it, come first.
+    """
     client, key = _client_of(directory)
     with _s3_faults():
         found = next(iter(obstore.list(client, f"{key}/", chunk_size=limit)), [])
-    return {meta["path"].rpartition("/")[2]: _stamp_of(meta) for meta in found}
+    return {meta["path"].removeprefix(f"{key}/"): _stamp_of(meta) for meta in found}
 
 
 def names_below(directory: str, limit: int) -> Iterator[str]:

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.storage.dataset_trial import DEATHS_MAX, DatasetTrial, KnownFiles, Stamp
+from iscp.adapters.delta.storage.dataset_trial import (
+    DEATHS_MAX,
+    DatasetTrial,
+    KnownFiles,
+    Stamp,
+    UnsureTrialError,
+)
 from iscp.adapters.delta.storage.regular_files import RefusedFileError
 
 NAMES = ("data/a.lance", "_indices/s")
@@ -78,7 +84,7 @@ def test_many_who_open_a_dataset_at_once_try_it_once(root: Path) -> None:
 
 def test_what_this_process_has_written_is_known(root: Path) -> None:
     trial = Tried(KnownFiles(None))
-    trial.add_written(map(str, root.rglob("*")))
+    trial.add_written(str(root), NAMES)
     trial.require(str(root), 1, NAMES)
     assert not trial.tried
 
@@ -114,3 +120,25 @@ def test_whoever_has_too_many_trials_fail_gets_no_more(root: Path) -> None:
         with pytest.raises(RefusedFileError):
             trial.require(str(root), 1, NAMES)
     assert len(trial.tried) == DEATHS_MAX
+
+
+def test_a_trial_that_may_have_failed_for_the_storage_is_repeated_but_counts(root: Path) -> None:
+    class Unsure(Tried):
+        def _fault_of(self, root: str, version: int, unknown: Mapping[str, Stamp]) -> str:
+            super()._fault_of(root, version, unknown)
+            raise UnsureTrialError("S3 does not give its files")
+
+    trial = Unsure(KnownFiles(None))
+    for number in range(DEATHS_MAX + 3):
+        with pytest.raises(OSError, match="S3 does not give its files") as raised:
+            trial.require(str(root), 1, NAMES)
+        assert isinstance(raised.value, RefusedFileError) == (number >= DEATHS_MAX - 1)
+    assert len(trial.tried) == DEATHS_MAX
+
+
+def test_lines_that_are_none_are_left_out_of_what_is_known(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "files"
+    file.write_text('5\n[]\n[["a"], 1]\n{"a": 1}\n["a", "b", "c"]\n')
+    trial = Tried(KnownFiles(file))
+    trial.require(str(root), 1, NAMES)
+    assert len(trial.tried) == 1
