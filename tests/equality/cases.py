@@ -1,0 +1,360 @@
+"""The table of equality: expressions by which both engines are compared, each for an entry of the allow-list.
+
+A case names the entry that it shows, the SQL that Spark's parser reads, and the rows. One with `refused` shows a guard:
+its expression is left to Spark for this reason, and would have another value if it were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from tests.equality import samples
+from tests.equality.samples import COMPARED, DECIMALS, FLOATS, INTS, MOMENTS, TIMES
+
+
+class Shape(Enum):
+    """The rows and the query of a case."""
+
+    PAIRS = "a row for each pair of values"
+    CUT = "a row for each value and small number"
+    GROUPS = "an aggregate of each group"
+    QUERY = "a whole query over groups"
+    WINDOWS = "a value over windows"
+
+
+Types = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case. With `loose` doubles are added in the order of rows, and compared to nine digits; with `exact` the query
+    has exact sums, and Spark runs the plan that views are made of.
+    """
+
+    entry: str
+    sql: str
+    types: Types
+    shape: Shape = Shape.PAIRS
+    refused: str = ""
+    loose: bool = False
+    exact: bool = False
+
+    @property
+    def rows(self) -> tuple[Shape, Types]:
+        """Return the key of its rows: cases with the same one are computed together."""
+        return self.shape, self.types
+
+    def __str__(self) -> str:
+        return f"{self.entry}: {self.sql} of {', '.join(self.types)}" + (f", {self.refused}" if self.refused else "")
+
+
+def rows_of(shape: Shape, types: Types) -> pa.Table:
+    """The rows of cases, with a column `id` that distinguishes them."""
+    make: Mapping[Shape, Callable[[], pa.Table]] = {
+        Shape.PAIRS: lambda: samples.pairs(*types),
+        Shape.CUT: lambda: samples.cut(types[0]),
+        Shape.GROUPS: lambda: samples.groups(types[0]),
+        Shape.QUERY: lambda: samples.groups(types[0]),
+        Shape.WINDOWS: samples.partitions,
+    }
+    return make[shape]()
+
+
+def _pairs(entry: str, sql: str, types: Iterable[str | Types], refused: str = "", loose: bool = False) -> list[Case]:
+    """Cases over pairs; a type stands for two of it."""
+    both = [(each, each) if isinstance(each, str) else each for each in types]
+    return [Case(entry, sql, each, refused=refused, loose=loose) for each in both]
+
+
+_DIVIDED: tuple[Types, ...] = (
+    *((each, each) for each in ("decimal(5,2)", "decimal(7,2)", "decimal(15,2)", "decimal(17,2)", "decimal(18,6)")),
+    ("decimal(7,2)", "decimal(17,2)"),
+    ("decimal(9,0)", "decimal(5,2)"),
+    ("decimal(10,10)", "decimal(7,2)"),
+)
+_CAPPED: tuple[Types, ...] = (
+    ("decimal(38,10)", "decimal(38,10)"),
+    ("decimal(38,0)", "decimal(38,0)"),
+    ("decimal(38,10)", "decimal(7,2)"),
+    ("decimal(20,0)", "decimal(38,10)"),
+)
+
+
+_JOIN_KEYS = dict.fromkeys(FLOATS, "KnownFloatingPointNormalized")
+
+
+def _logic() -> Iterator[Case]:
+    signs = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">"}
+    for op, sign in (*signs.items(), ("GreaterThanOrEqual", ">=")):
+        yield from _pairs(op, f"a {sign} b", COMPARED)
+    yield from _pairs("And", "a AND b", ["boolean"])
+    yield from _pairs("Or", "a OR b", ["boolean"])
+    yield from _pairs("Not", "NOT a", ["boolean"])
+    yield from _pairs("IsNull", "a IS NULL", COMPARED)
+    yield from _pairs("IsNotNull", "a IS NOT NULL", COMPARED)
+    yield from _pairs("In", "a IN (b, NULL)", COMPARED)
+    yield from _pairs("Coalesce", "coalesce(a, b)", COMPARED)
+    yield from _pairs("If", "nullif(a, b)", COMPARED)
+    yield from _pairs("CaseWhen", "CASE WHEN a = b THEN 1 WHEN a < b THEN 2 WHEN a > b THEN 3 END", COMPARED)
+    ordered = [each for each in COMPARED if each not in FLOATS]
+    yield from _pairs("Greatest of ordered values", "greatest(a, b)", ordered)
+    yield from _pairs("Least of ordered values", "least(a, b)", ordered)
+    yield from _pairs("IsNaN of floats", "isnan(a)", FLOATS)
+    yield from _pairs("IsNegativeZero of floats", "CAST(a AS string) = '-0.0'", FLOATS)
+    for op in ("KnownFloatingPointNormalized", "NormalizeNaNAndZero of floats"):
+        yield Case(op, "count(*) OVER (PARTITION BY f)", ("", ""), Shape.WINDOWS)
+    for kind in COMPARED:
+        yield Case("Count", "SELECT a, count(*) AS n, max(id) AS m FROM t GROUP BY a", (kind, kind), Shape.QUERY)
+        joined = "SELECT x.id, y.id AS other, x.a FROM t x JOIN t y ON x.a = y.a"
+        yield Case(_JOIN_KEYS.get(kind, "EqualTo"), joined, (kind, kind), Shape.QUERY)
+
+
+def _arithmetic() -> Iterator[Case]:
+    for op, sign in (("Add", "+"), ("Subtract", "-"), ("Multiply", "*")):
+        yield from _pairs(f"{op} of whole numbers", f"a {sign} b", INTS)
+        yield from _pairs(f"{op} of floats", f"a {sign} b", FLOATS)
+        yield from _pairs(f"{op} of decimals", f"a {sign} b", _DIVIDED[:4] + _DIVIDED[5:])
+        yield from _pairs(f"{op} of decimals of more than 38 digits", f"a {sign} b", _CAPPED[:3])
+    for sql in ("a / b", "try_divide(a, b)"):
+        yield from _pairs("Divide of floats", sql, ["double", "integer"])
+        yield from _pairs("Divide of decimals", sql, (*_DIVIDED, *_CAPPED[2:]))
+    yield from _pairs("IntegralDivide of whole numbers", "a div b", INTS)
+    yield from _pairs("IntegralDivide of decimals", "a div b", _DIVIDED)
+    yield from _pairs("Remainder of whole numbers", "a % b", INTS)
+    yield from _pairs("Remainder of floats", "a % b", FLOATS)
+    yield from _pairs("Remainder of decimals", "a % b", _DIVIDED)
+    yield from _pairs("Pmod of whole numbers", "pmod(a, b)", INTS)
+    for op, sql in (("UnaryMinus", "-a"), ("Abs", "abs(a)")):
+        yield from _pairs(f"{op} of whole numbers", sql, INTS)
+        narrow = [each for each in DECIMALS if not each.startswith("decimal(38")]
+        yield from _pairs(f"{op} of other numbers", sql, (*FLOATS, *narrow))
+        yield from _pairs(f"{op} of other numbers", sql, ["decimal(38,10)"], "more than 34 digits")
+    yield from _pairs("Sqrt of doubles", "sqrt(a)", ["double", "integer"])
+    yield from _pairs("Round of whole numbers", "round(a, 1)", INTS)
+    yield from _pairs("Round of whole numbers", "round(a, -1)", ["integer"], "negative places")
+    for places in (0, 1, 2):
+        yield from _pairs("Round of decimals", f"round(a, {places})", DECIMALS)
+    yield from _pairs("Round of decimals", "round(a, -1)", ["decimal(7,2)"], "negative places")
+    for op in ("Floor", "Ceil"):
+        yield from _pairs(f"{op} of whole numbers", f"{op.lower()}(a)", ["long"])
+        yield from _pairs(f"{op} of decimals", f"{op.lower()}(a)", DECIMALS)
+    for op, sign in (("And", "&"), ("Or", "|"), ("Xor", "^")):
+        yield from _pairs(f"Bitwise{op} of whole numbers", f"a {sign} b", INTS)
+    for bits in (0, 1, 7, 31):
+        yield from _pairs("ShiftRight of whole numbers", f"shiftright(a, {bits})", ["integer", "long"])
+    yield from _pairs("ShiftRight of whole numbers", "shiftright(a, 33)", ["integer"], "another number of bits")
+
+
+_DECIMAL_TARGETS = ("decimal(5,2)", "decimal(7,2)", "decimal(18,6)", "decimal(38,10)", "decimal(20,0)")
+_WHOLE_TARGETS = ("tinyint", "smallint", "int", "bigint")
+
+
+def _cast(kind: str, sources: Iterable[str], targets: Iterable[str], refused: str = "") -> Iterator[Case]:
+    for target in targets:
+        names = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+        yield from _pairs(
+            f"Cast of {kind}", f"CAST(a AS {target})", [s for s in sources if s != names.get(target, target)], refused
+        )
+
+
+def _casts() -> Iterator[Case]:
+    yield from _cast("whole numbers", INTS, _WHOLE_TARGETS)
+    yield from _cast("whole numbers as floats", INTS, FLOATS)
+    yield from _cast("whole numbers as texts", INTS, ["string"])
+    yield from _cast("whole numbers as decimals", INTS, _DECIMAL_TARGETS)
+    yield from _cast("whole numbers as booleans", INTS, ["boolean"])
+    yield from _cast("decimals", DECIMALS, _DECIMAL_TARGETS)
+    yield from _cast(
+        "decimals as doubles", ["decimal(5,2)", "decimal(7,2)", "decimal(9,0)", "decimal(15,2)"], ["double"]
+    )
+    yield from _cast("decimals as doubles", ["decimal(38,10)"], ["double"], "more than 15 digits")
+    yield from _cast("decimals as whole numbers", DECIMALS, _WHOLE_TARGETS)
+    yield from _cast("decimals as texts", DECIMALS[:-1], ["string"])
+    yield from _cast("decimals as texts", DECIMALS[-1:], ["string"], "no whole digits")
+    yield from _cast("floats as doubles", ["float"], ["double"])
+    yield from _cast("floats as whole numbers", FLOATS, _WHOLE_TARGETS)
+    yield from _cast("dates as texts", ["date"], ["string"])
+    yield Case("Cast of dates as texts", "CAST(date_add(a, b * 100000) AS string)", ("date", "integer"), Shape.CUT)
+    yield from _cast("dates as times of day", ["date"], MOMENTS)
+    yield from _cast("times of day as dates", MOMENTS, ["date"])
+    yield from _cast("times of day", MOMENTS, MOMENTS)
+    yield from _cast("times of day as texts", MOMENTS, ["string"])
+    far = "CAST(CAST(date_add(a, b * 100000) AS timestamp_ntz) AS string)"
+    yield Case("Cast of times of day as texts", far, ("date", "integer"), Shape.CUT)
+    yield from _cast("texts as dates", ["string"], ["date"])
+    yield from _cast("texts as whole numbers", ["string"], _WHOLE_TARGETS)
+    yield from _cast("texts as decimals", ["string"], _DECIMAL_TARGETS)
+    yield from _cast("booleans as texts", ["boolean"], ["string"])
+    yield from _cast("booleans as whole numbers", ["boolean"], _WHOLE_TARGETS)
+
+
+def _texts() -> Iterator[Case]:
+    both = {
+        "Upper": ["upper(a)"],
+        "Lower": ["lower(a)"],
+        "Length": ["length(a)"],
+        "Substring": [
+            *("substring(a, 1, 2)", "substring(a, 0, 2)", "substring(a, -2, 1)", "substring(a, -9, 8)"),
+            *("substring(a, 2)", "left(a, 2)"),
+        ],
+        "Concat": ["a || b", "concat(a, b, 'x')"],
+        "ConcatWs": ["concat_ws('-', a, b)", "concat_ws(a, b, 'x', b)"],
+        "StringTrim": ["trim(a)"],
+        "StringTrimLeft": ["ltrim(a)"],
+        "StringTrimRight": ["rtrim(a)"],
+        "StartsWith": ["startswith(a, b)", "a LIKE 'a%'"],
+        "EndsWith": ["endswith(a, b)", "a LIKE '%a'"],
+        "Contains": ["contains(a, b)", "a LIKE '%b%'"],
+        "OctetLength": ["octet_length(a)"],
+        "StringInstr": ["instr(a, b)", "locate(b, a)"],
+        "Like": ["a LIKE '_'", "a LIKE '_b_'", "a LIKE 'a%b_c'", "a LIKE '_a_'", "a LIKE '%a%b%'"],
+    }
+    for op, queries in both.items():
+        for sql in queries:
+            yield from _pairs(f"{op} of texts", sql, ["string"])
+    yield from _pairs("Like of texts", "a LIKE b", ["string"], "a pattern that is no constant")
+    yield from _pairs("Like of texts", r"a LIKE '\\%_'", ["string"], "a pattern with an escape")
+    yield from _pairs("Like of texts", "a LIKE 'x#%y_z' ESCAPE '#'", ["string"], "another escape")
+    for sql in ("substring(a, b, 3)", "substring(a, 2, b)", "substring(a, b, b)", "left(a, b)"):
+        yield Case("Substring of texts", sql, ("string", "integer"), Shape.CUT)
+
+
+def _dates() -> Iterator[Case]:
+    parts = {
+        **{f"{part}".title(): f"{part}(a)" for part in ("year", "month", "quarter", "hour", "minute", "second")},
+        "DayOfMonth": "day(a)",
+        "WeekOfYear": "weekofyear(a)",
+        "DayOfYear": "dayofyear(a)",
+        "DayOfWeek": "dayofweek(a)",
+        "WeekDay": "weekday(a)",
+        "YearOfWeek": "extract(YEAROFWEEK FROM a)",
+    }
+    for op, sql in parts.items():
+        yield from _pairs(f"{op} of times", sql, MOMENTS if op in ("Hour", "Minute", "Second") else TIMES)
+    for interval in ("'3' HOUR", "'-40 01:02:03.000004' DAY TO SECOND"):
+        yield from _pairs("AddMicroseconds of times of day", f"a + INTERVAL {interval}", TIMES)
+    yield from _pairs("AddMicroseconds of times of day", "a - INTERVAL '40' DAY", MOMENTS)
+    for interval in ("'1' MONTH", "'-13' MONTH", "'4' YEAR"):
+        yield from _pairs("AddCalendarMonths of times of day", f"a + INTERVAL {interval}", MOMENTS)
+        yield from _pairs("AddMonths of dates", f"a - INTERVAL {interval}", ["date"])
+    yield from _pairs("LastDay of dates", "last_day(a)", TIMES)
+    yield from _pairs("DateDiff of dates", "datediff(a, b)", TIMES)
+    for sql, op in (("date_add(a, b)", "DateAdd"), ("date_sub(a, b)", "DateSub"), ("add_months(a, b)", "AddMonths")):
+        yield Case(f"{op} of dates", sql, ("date", "integer"), Shape.CUT)
+    for unit in ("year", "quarter", "month", "week"):
+        yield from _pairs("TruncDate of dates", f"trunc(a, '{unit}')", ["date", "timestamp_ntz"])
+    yield from _pairs("TruncDate of dates", "trunc(a, 'day')", ["date"], "another unit")
+    for unit in ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"):
+        yield from _pairs("TruncTimestamp of times of day", f"date_trunc('{unit}', a)", MOMENTS)
+    yield from _pairs("TruncTimestamp of times of day", "date_trunc('century', a)", ["timestamp"], "another unit")
+    for pattern in ("yyyy-MM-dd", "yyyy/MM", "yyyy-MM-dd HH:mm:ss", "dd.MM.yyyy"):
+        yield from _pairs("DateFormatClass of times of day", f"date_format(a, '{pattern}')", TIMES)
+    yield from _pairs("DateFormatClass of times of day", "date_format(a, 'E')", ["timestamp"], "another pattern")
+    far = "date_format(CAST(date_add(a, b * 100000) AS timestamp), 'yyyy-MM-dd')"
+    yield Case("DateFormatClass of times of day", far, ("date", "integer"), Shape.CUT)
+
+
+def _aggregates() -> Iterator[Case]:
+    def of(entry: str, sql: str, kinds: Iterable[str], loose: bool = False, exact: bool = False) -> Iterator[Case]:
+        shape = Shape.QUERY if exact else Shape.GROUPS
+        for kind in kinds:
+            yield Case(entry, sql, (kind, kind), shape, loose=loose, exact=exact)
+
+    for sql in ("count(a)", "count(*)", "count(DISTINCT a)", "count(a, g)", "count(a) FILTER (WHERE g > 9)"):
+        yield from of("Count", sql, COMPARED)
+    for op in ("Min", "Max"):
+        yield from of(op, f"{op.lower()}(a)", COMPARED)
+    for sql in ("sum(a)", "sum(DISTINCT a)", "sum(a) FILTER (WHERE id % 3 > 0)"):
+        yield from of("Sum of whole numbers", sql, INTS)
+        yield from of("Sum of decimals", sql, DECIMALS)
+        yield from of("Sum of floats", sql, FLOATS, loose=True)
+    for sql in ("avg(a)", "avg(DISTINCT a)"):
+        yield from of("Average of whole numbers", sql, INTS)
+        yield from of("Average of decimals", sql, DECIMALS)
+        yield from of("Average of floats", sql, FLOATS, loose=True)
+    exact = {"StddevSamp": "stddev", "StddevPop": "stddev_pop", "VarianceSamp": "variance", "VariancePop": "var_pop"}
+    for op, function in exact.items():
+        yield from of(f"{op} of floats", f"{function}(a)", FLOATS, loose=True)
+    for op, function in (("Average", "avg"), *exact.items()):
+        sql = f"SELECT g, {function}(a) AS r FROM t GROUP BY g HAVING {function}(a) < 1e300"
+        if op == "Average":
+            yield from of("ExactAverage of whole numbers", sql, ["integer", "long"], exact=True)
+        yield from of(f"Exact{op} of floats", sql, ["double"], exact=True)
+        value = f"{function}(CAST(a AS double))"
+        whole = f"SELECT g, {value} AS r FROM t GROUP BY g HAVING {value} < 1e300"
+        yield from of(f"Exact{op} of floats", whole, INTS, exact=True)
+    sums = "SELECT g, sum(CAST(a AS double)) AS r FROM t GROUP BY g HAVING sum(CAST(a AS double)) < 1e300"
+    yield from of("ExactSum of floats", sums, (*INTS, *FLOATS), exact=True)
+    several = "SELECT g, sum(id) AS s, count(DISTINCT a) AS n, count(DISTINCT id) AS m FROM t GROUP BY g"
+    yield from of("SingleValue", several, ("long", "string"), exact=True)
+
+
+def _windows() -> Iterator[Case]:
+    def of(entry: str, function: str, over: str) -> Case:
+        return Case(entry, f"{function} OVER ({over})", ("", ""), Shape.WINDOWS)
+
+    keys = ("k, id", "k DESC, id", "k NULLS LAST, id", "k DESC NULLS FIRST, id", "s, id", "s DESC, id", "f, id")
+    for key in (*keys, "f DESC, id", "t DESC, id", "d, id"):
+        yield of("RowNumber", "row_number()", f"PARTITION BY g ORDER BY {key}")
+    for entry, function in (("Rank", "rank()"), ("DenseRank", "dense_rank()"), ("PercentRank", "percent_rank()")):
+        yield of(entry, function, "PARTITION BY g ORDER BY k")
+        yield of(entry, function, "PARTITION BY g ORDER BY s DESC")
+    yield of("CumeDist", "cume_dist()", "PARTITION BY g ORDER BY k")
+    for number in (1, 3, 50):
+        yield of("NTile", f"ntile({number})", "PARTITION BY g ORDER BY k, id")
+    order = "PARTITION BY g ORDER BY k, id"
+    for function in ("lag(s)", "lag(k, 2)", "lag(k, 2, -1)", "lag(k, -2)", "lag(k, 0)"):
+        yield of("Lag", function, order)
+    for function in ("lead(s)", "lead(d, 1, 0.50)", "lead(t, 3)"):
+        yield of("Lead", function, order)
+    for op in ("lag", "lead"):
+        ignoring = f"{op}(s) IGNORE NULLS OVER ({order})"
+        yield Case(op.title(), ignoring, ("", ""), Shape.WINDOWS, refused="nulls ignored")
+    rows = f"{order} ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING"
+    since = f"{order} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    for more in ("", " IGNORE NULLS"):
+        for entry, name in (("First", "first_value(k)"), ("Last", "last_value(k)"), ("NthValue", "nth_value(k, 2)")):
+            yield of(entry, f"{name}{more}", rows)
+        yield of("NthValue", f"first_value(k){more}", since)  # as Catalyst has it
+        yield of("Last", f"last_value(k){more}", since)
+        yield of("NthValue", f"nth_value(k, 2){more}", since)
+    yield from _framed(of, order, rows)
+    near = "PARTITION BY g ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW"
+    yield of("Sum of whole numbers", "sum(id)", near)
+    yield of("Max", "max(f)", "PARTITION BY g ORDER BY k")
+    yield of("Count", "count(*)", "PARTITION BY t")
+
+
+def _framed(of: Callable[[str, str, str], Case], order: str, rows: str) -> Iterator[Case]:
+    """Aggregates of frames."""
+    sums = {"Sum of whole numbers": "sum(k)", "Sum of decimals": "sum(d)", "Average of decimals": "avg(d)"}
+    more = {"ExactAverage of whole numbers": "avg(k)", "Count": "count(k)", "Min": "min(s)", "Max": "max(d)"}
+    for entry, function in {**sums, **more}.items():
+        for over in ("PARTITION BY g", "PARTITION BY g ORDER BY k", order, rows, "PARTITION BY s", "PARTITION BY f"):
+            yield of(entry, function, over)
+    floats = {"ExactSum": "sum(CAST(k AS double))", "ExactAverage": "avg(f)", "ExactStddevSamp": "stddev(k)"}
+    for entry, function in floats.items():  # sums that are shown in rows which are found by their values
+        for over in ("PARTITION BY g", order, rows):
+            yield Case(f"{entry} of floats", f"{function} OVER ({over})", ("", ""), Shape.WINDOWS, loose=True)
+
+
+CASES: tuple[Case, ...] = (
+    *_logic(),
+    *_arithmetic(),
+    *_casts(),
+    *_texts(),
+    *_dates(),
+    *_aggregates(),
+    *_windows(),
+)
+
+_FEW = frozenset({"long", "string", "decimal(7,2)", "double"})
+
+SOME = tuple(
+    each for each in CASES if {*each.types} <= _FEW and each.shape in (Shape.PAIRS, Shape.GROUPS) and not each.refused
+)
+"""Cases that run each time: of few types, and without queries that are analyzed one by one."""
