@@ -92,9 +92,11 @@ def test_a_store_that_does_not_give_files_is_no_fault_of_theirs(tmp_path: Path) 
             assert not isinstance(raised.value, RefusedFileError), "it is tried again"
 
 
-@pytest.mark.parametrize("folder", ["data", "_indices"])
+@pytest.mark.parametrize(
+    ("folder", "why"), [("data", "reading its files ends a process"), ("_indices", "its files cannot be read")]
+)
 @pytest.mark.slow(but=1)
-def test_an_index_is_followed_without_trials_until_a_byte_of_it_is_changed(s3: FakeS3, folder: str) -> None:
+def test_an_index_is_followed_without_trials_until_a_byte_of_it_is_changed(s3: FakeS3, folder: str, why: str) -> None:
     uri = s3.uri(f"followed-{folder}", "acme")
     ended = subprocess.run(
         [sys.executable, "-m", "tests.fakes.followed_index_program", uri, folder],
@@ -107,5 +109,5 @@ def test_an_index_is_followed_without_trials_until_a_byte_of_it_is_changed(s3: F
     *followed, first, second, restored = map(json.loads, ended.stdout.splitlines())
     assert followed == [[0, "done", "done"]] * REPORTS
     for _, *said in (first, second):
-        assert all(f"{uri} is not opened: reading its files ends a process" in each for each in said)
+        assert all(f"{uri} is not opened: {why}" in each for each in said)
     assert restored[1:] == ["done", "done"]
