@@ -30,7 +30,10 @@ from tests.random_logs.odd_files import footer_values, lie
 from tests.random_logs.odd_playing import PlayedOdds, play_odd
 
 SEEDS_SHORT = range(len(ITEMS))
-"""Each time: each oddity once."""
+"""Each oddity once, in a minute of processor time."""
+
+SEEDS_OFTEN = range(0, len(ITEMS), 7)
+"""Each time: some of each kind."""
 
 SEEDS_FOUND = (929,)
 """What found something once: a target's data file that links to itself was INTERNAL where keys are merged."""
@@ -58,8 +61,9 @@ def test_seeds_reach_each_oddity_in_each_place() -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_what_is_odd_is_read_rightly_or_refused_by_name() -> None:
-    require_played(play_odd(SEEDS_SHORT), SEEDS_SHORT)
+@pytest.mark.parametrize("seeds", [SEEDS_OFTEN, pytest.param(SEEDS_SHORT, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_what_is_odd_is_read_rightly_or_refused_by_name(seeds: range) -> None:
+    require_played(play_odd(seeds), seeds)
 
 
 @pytest.mark.full
