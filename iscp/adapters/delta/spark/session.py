@@ -49,6 +49,10 @@ STOP_TIMEOUT_S = 15.0
 """How long the JVM may take to stop in order; then it is killed."""
 
 
+class OtherSparkError(EngineError):
+    """A process has one SparkContext at a time, and somebody else started the one that is there: it stays as it is."""
+
+
 class SparkRuntime:
     """A JVM with one SparkContext and its root session; there is one in a process at a time."""
 
@@ -75,6 +79,7 @@ class SparkRuntime:
 
     @classmethod
     def _start(cls, settings: SparkSettings, training: Path | None, given_up: Callable[[], bool]) -> SparkRuntime:
+        _refuse_other_spark()
         hold = _claim(settings)
         try:
             environ = dict(os.environ)
@@ -96,6 +101,9 @@ class SparkRuntime:
             try:
                 with gateway.kill_if(given_up):
                     root = _connect(gateway, settings, jars)
+            except OtherSparkError:
+                gateway.kill()
+                raise
             except BaseException:
                 gateway.kill()
                 _forget()
@@ -180,8 +188,7 @@ def _connect(gateway: Gateway, settings: SparkSettings, jars: Sequence[Path]) ->
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:
-        raise EngineError("there is a SparkContext in this process already")
+    _refuse_other_spark()  # which may have started meanwhile
     with _environment(PYSPARK_GATEWAY_PORT=str(gateway.address.port), PYSPARK_GATEWAY_SECRET=gateway.address.secret):
         link = launch_gateway()  # type: ignore[no-untyped-call]
     try:
@@ -203,6 +210,15 @@ def _connect(gateway: Gateway, settings: SparkSettings, jars: Sequence[Path]) ->
                 remedy="Check spark.master, and that the cluster reaches this node (spark.driver.host)",
             ) from fault
         raise EngineError(f"Spark did not start: {fault}") from fault
+
+
+def _refuse_other_spark() -> None:
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        raise OtherSparkError(
+            "there is a SparkContext in this process already", remedy="Hand its session over: iscp.local(spark)"
+        )
 
 
 def _hang_up() -> None:
