@@ -92,6 +92,7 @@ _REMEDY = "Remove it, and have it rebuilt by `iscp-admin job resync`"
 _LISTING_REMEDY = "Have old versions removed by the maintenance of its job, or remove what is none of the index's"
 _PART_BYTES = 8 * 1024**2
 _FEW_THREADS = ("LANCE_CPU_THREADS", "LANCE_IO_THREADS", "TOKIO_WORKER_THREADS", "OMP_NUM_THREADS")
+_OF_S3 = ("AWS_", "ISCP_S3_")
 _CACHE_BYTES_MIN = 256 * 1024**2
 _MODULE = "iscp.adapters.delta.storage.dataset_trial"
 
@@ -170,7 +171,7 @@ class DatasetTrial:
         self._places = threading.BoundedSemaphore(TRIALS_MAX)
         self._lock = threading.Lock()
         self._turns: WeakValueDictionary[str, _RootTurn] = WeakValueDictionary()
-        self._idle: list[ExpendableProcess] = []
+        self._idle: list[tuple[dict[str, str], ExpendableProcess]] = []
         self._failed: OrderedDict[str, list[_Failure]] = OrderedDict()
 
     def add_written(self, root: str, names: Iterable[str]) -> None:
@@ -223,10 +224,8 @@ class DatasetTrial:
         """
         sizes = {path: stamp[-1] for path, stamp in unknown.items()}
         total, remote = sum(sizes.values()), root.startswith(S3)
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
-        if process is None or not process.alive():
-            process = ExpendableProcess.start(_MODULE, "the trial of a dataset", "iscp-dataset-trial", {})
+        access = {name: value for name, value in os.environ.items() if name.startswith(_OF_S3)}
+        process = self._take_process(access)
         answered = False
         try:
             process.send({"root": root, "version": version, "sizes": sizes})
@@ -243,13 +242,24 @@ class DatasetTrial:
             with self._lock:
                 keep = answered and len(self._idle) < IDLE_MAX
                 if keep:
-                    self._idle.append(process)
+                    self._idle.append((access, process))
             if not keep:
                 process.kill()
                 process.close()
         if not_given := str(answer["not_given"]):
             raise UnsureTrialError(f"S3 does not give its files ({not_given})")
         return str(answer["fault"])
+
+    def _take_process(self, access: dict[str, str]) -> ExpendableProcess:
+        """Return a process that reaches S3 as this one does now: it has the environment of when it was started."""
+        with self._lock:
+            idle = self._idle.pop() if self._idle else None
+        if idle is not None and idle[0] == access and idle[1].alive():
+            return idle[1]
+        if idle is not None:
+            idle[1].kill()
+            idle[1].close()
+        return ExpendableProcess.start(_MODULE, "the trial of a dataset", "iscp-dataset-trial", {})
 
     def _note_failure(self, root: str, unknown: dict[str, Stamp], why: str, *, is_sure: bool) -> None:
         log.error("index.trial_failed", extra={"index": root, "why": why, "files": sorted(unknown)[:10]})
