@@ -16,6 +16,7 @@ from iscp.core.algebra.algebra import Rel
 from iscp.core.algebra.algebra_codec import algebra_from_json, algebra_to_json
 from iscp.core.algebra.duck_entries import Entry, Refusal, RowGuard
 from iscp.core.algebra.duck_text import ALLOW_LIST
+from tests.equality import samples
 from tests.equality.cases import Case, Shape, rows_of
 from tests.equality.engines import ID, RAISED, Ducks, Row, Sparks, Written, by_rows, kinds_of, rows_by_id
 
@@ -161,7 +162,13 @@ class Table:
         return [*self.verdicts.values()]
 
     def _wanted(self, case: Case) -> list[int]:
-        return [number for number, row in self.duck[case].items() if row != RAISED]
+        # The spread of the last group is lost in the size of its values: it is the order's, which Spark does not keep.
+        ordered = case.loose and case.shape is Shape.GROUPS
+        return [
+            number
+            for number, row in self.duck[case].items()
+            if row != RAISED and not (ordered and number == samples.GROUPS)
+        ]
 
     def _run_duck(self, case: Case, written: Written) -> None:
         verdict = self.verdicts[case]

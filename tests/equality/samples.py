@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Sequence
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -89,8 +89,7 @@ def _decimals(draw: random.Random, precision: int, scale: int) -> list[Decimal]:
     units = [0, 1, -1, 5, -5, 15, 25, 49, 50, 51, 99, -149, -150, most, -most, most // 2, most // 3]
     units += [draw.randint(-most, most) for _ in range(4)]
     units += [draw.randint(-(10 ** (precision // 2)), 10 ** (precision // 2)) for _ in range(4)]
-    with localcontext() as context:
-        context.prec = 60
+    with localcontext(Context(prec=60)):
         return [Decimal(each if abs(each) <= most else each % most).scaleb(-scale) for each in units]
 
 
