@@ -14,7 +14,9 @@ import pytest
 
 from iscp.adapters.delta.spark.java import machine_bundle
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.core.values.errors import EngineError
 from tests import quick_spark
 from tests.processes import gone_within
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from iscp.adapters.delta.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 
@@ -194,6 +195,15 @@ say(faults=faults)
     running.communicate(timeout=30)
     assert [kind for kind, _ in faults] == ["Unavailable", "Unavailable"]
     assert all("JVM does not answer" in text for _, text in faults)
+
+
+def test_a_spark_that_somebody_else_has_started_is_left_alone(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    settings = SparkSettings(work_dir=tmp_path, driver_memory_mb=512, conf=quick_spark.CONF)
+    with pytest.raises(EngineError, match="there is a SparkContext in this process already") as refused:
+        SparkRuntime.start(settings)
+    assert "iscp.local(spark)" in refused.value.remedy
+    assert spark_runtime.new_session().range(3).count() == 3
+    assert [*tmp_path.iterdir()] == []  # no JVM was started for it
 
 
 @pytest.mark.further  # each time: tests/unit/adapters/delta/spark/test_jvm_launch.py

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 import iscp
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
@@ -82,10 +83,15 @@ def append(source: str, *ids: int) -> None:
     write_deltalake(DeltaTable(source) if Path(source).exists() else source, rows, mode="append")
 
 
-def refresh(kind: str, source: str, target: str) -> RunResult:
-    with iscp.local() as lake:
+def refresh(spark: SparkSession, kind: str, source: str, target: str) -> RunResult:
+    with iscp.local(spark) as lake:
         made = lake.replica if kind == "replica" else lake.changefeed
         return made(source, target, key=["id"]).refresh()
+
+
+@pytest.fixture
+def spark(spark_runtime: SparkRuntime) -> SparkSession:
+    return spark_runtime.new_session()
 
 
 @pytest.fixture
@@ -100,13 +106,13 @@ def source(tmp_path: Path) -> str:
 @pytest.mark.parametrize(("kind", "where"), [("replica", "source"), ("replica", "target"), ("changefeed", "target")])
 @pytest.mark.parametrize("hint", in_full(HINTS, but=EACH_TIME))
 def test_a_hint_keeps_no_table_from_being_read_and_written(
-    source: str, tmp_path: Path, kind: str, where: str, hint: str
+    spark: SparkSession, source: str, tmp_path: Path, kind: str, where: str, hint: str
 ) -> None:
     target = str(tmp_path / "target")
-    assert refresh(kind, source, target).state is ResultState.UPDATED
+    assert refresh(spark, kind, source, target).state is ResultState.UPDATED
     append(source, 4)
     path = put(source if where == "source" else target, HINTS[hint])
-    assert refresh(kind, source, target).rows == 1
+    assert refresh(spark, kind, source, target).rows == 1
     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
     found = pa.table(DeltaTable(target).scan())
     ids = found["id"] if kind == "replica" else pa.chunked_array(found["row"]).combine_chunks().field("id")
@@ -116,17 +122,17 @@ def test_a_hint_keeps_no_table_from_being_read_and_written(
 @pytest.mark.parametrize("where", ["source", "target"])
 @pytest.mark.parametrize("hint", in_full(REFUSED))
 def test_a_hint_that_may_not_be_opened_is_refused_by_its_name(
-    source: str, tmp_path: Path, where: str, hint: str
+    spark: SparkSession, source: str, tmp_path: Path, where: str, hint: str
 ) -> None:
     target = str(tmp_path / "target")
-    refresh("replica", source, target)
+    refresh(spark, "replica", source, target)
     append(source, 4)
     path = put(source if where == "source" else target, REFUSED[hint])
     with pytest.raises(IscpError, match="_last_checkpoint") as refused:
-        refresh("replica", source, target)
+        refresh(spark, "replica", source, target)
     assert refused.value.code is ErrorCode.LOG_CORRUPT
     path.unlink()
-    assert refresh("replica", source, target).state is ResultState.UPDATED
+    assert refresh(spark, "replica", source, target).state is ResultState.UPDATED
 
 
 @pytest.mark.spark

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import iscp
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.run.run_result import ResultState, RunResult
 
 
@@ -40,12 +41,14 @@ def test_what_has_not_changed_is_not_opened_and_what_has_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["changefeed", "index"])
-def test_feeds_and_indexes_with_nothing_to_do_open_no_table_either(tmp_path: Path, kind: str) -> None:
+def test_feeds_and_indexes_with_nothing_to_do_open_no_table_either(
+    spark_runtime: SparkRuntime, tmp_path: Path, kind: str
+) -> None:
     source, target = str(tmp_path / "source"), str(tmp_path / "target")
     write_deltalake(source, rows(1, 2), configuration={"delta.enableChangeDataFeed": "true"})
 
     def refresh_once() -> RunResult:
-        with iscp.local() as lake:
+        with iscp.local(spark_runtime.new_session()) as lake:
             if kind == "changefeed":
                 return lake.changefeed(source, target, key=["id"]).refresh()
             return lake.index(source, target, "fulltext", key=["id"], options={"columns": "v"}).refresh()
