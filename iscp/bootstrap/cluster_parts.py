@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.death_board import EtcdDeathBoard
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.log_marks import EtcdLogMarks
@@ -27,13 +28,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster's parts in etcd: an owner uses `ports`, and all nodes use `builds`."""
+    """The cluster's parts in etcd: an owner uses `ports`, and all nodes use `builds` and `deaths`."""
 
     etcd: EtcdClient
     membership: EtcdMembership
     election: EtcdElection
     ports: ClusterPorts
     builds: EtcdBuilds
+    deaths: EtcdDeathBoard
 
     @classmethod
     def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
@@ -52,7 +54,8 @@ class Cluster:
             marks=EtcdLogMarks(etcd, election, keys),
         )
         builds = EtcdBuilds(etcd, election, keys, THREADS)
-        return cls(etcd=etcd, membership=membership, election=election, ports=ports, builds=builds)
+        deaths = EtcdDeathBoard(etcd, keys, config.node_id, THREADS)
+        return cls(etcd=etcd, membership=membership, election=election, ports=ports, builds=builds, deaths=deaths)
 
 
 def check_releases(releases: Mapping[str, str], accepted: bool) -> None:

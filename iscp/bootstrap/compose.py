@@ -48,6 +48,7 @@ def compose(foundation: Foundation) -> Node:
         return local_calls if to.node_id == config.node_id else coordination.peers.call(to)
 
     cluster = Cluster.connect(config, clock)
+    foundation.deaths.share(cluster.deaths)
     access = compose_access(config, cluster.etcd, clock)
     listeners = Listeners(
         send_to_owner=lambda owner_id, message: served.send(owner_id, message),
@@ -86,7 +87,15 @@ def compose(foundation: Foundation) -> Node:
             *(*metrics.connections, engine.notices, nodes, collector, coordination.peers, forwarding, cluster.etcd),
             *foundation.connections,
         ],
-        beside_owner=[alerts, services.retention, build_worker, builder, *access.beside, *metrics.beside],
+        beside_owner=[
+            cluster.deaths,
+            alerts,
+            services.retention,
+            build_worker,
+            builder,
+            *access.beside,
+            *metrics.beside,
+        ],
     )
     preflight = partial(refuse_misfit, config, coordination.record, cluster.membership, foundation.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

@@ -24,7 +24,7 @@ from iscp.bootstrap.tracing_parts import TracingSide, compose_tracing
 from iscp.consumers.index.index_services import IndexServices
 from iscp.core.access.account_roots import AccountRoots
 from iscp.core.settings.config import NodeConfig
-from iscp.ports.engine import JobDeaths
+from iscp.ports.engine import NodeDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.ports.system import NO_METER, Failpoints, Meter
 from iscp.runtime.access.place_guard import PlaceGuard
@@ -51,7 +51,7 @@ class Foundation:
     tested: Collection[str]
     on_broken: Callable[[Exception], None]
     node_log: NodeLog
-    deaths: JobDeaths
+    deaths: NodeDeaths
     analysis: SqlAnalysis
     indexes: Callable[[], IndexServices]
     tracing: TracingSide
@@ -69,7 +69,7 @@ class Foundation:
         on_broken: Callable[[Exception], None],
         tested: Collection[str],
         node_log: NodeLog,
-        deaths: JobDeaths,
+        deaths: NodeDeaths,
         analysis: SqlAnalysis,
     ) -> Foundation:
         """Raises ConfigurationError where the files of TLS cannot be used, or nothing can be traced."""

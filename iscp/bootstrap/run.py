@@ -24,7 +24,7 @@ from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.members import NODES_MAX
-from iscp.ports.engine import NO_DEATHS, JobDeaths
+from iscp.ports.engine import NO_DEATHS, NodeDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.node.node import Node
@@ -96,13 +96,13 @@ def _run(node: Node, foundation: Foundation, stop: threading.Event, broken: thre
 
 
 @contextmanager
-def _deaths(config: NodeConfig) -> Iterator[JobDeaths]:
+def _deaths(config: NodeConfig) -> Iterator[NodeDeaths]:
     """Yield the jobs' deaths, stored if the node has a directory that it has after a restart too."""
     ledger = None
     try_datasets(Path(config.data_dir) / "index-files" if config.data_dir else None)
     if config.data_dir:
         try:
-            ledger = CrashLedger(Path(config.data_dir) / "crashes", time.time())
+            ledger = CrashLedger(Path(config.data_dir) / "crashes", time.time)
         except OSError as error:  # it runs without
             log.warning("node.deaths_not_kept", extra={"error": str(error)})
     if ledger is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -53,35 +53,74 @@ class Engine(Protocol):
         """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""
 
 
+class DeathBoard(Protocol):
+    """The deaths that nodes have seen, by job_ids. Safe for threads."""
+
+    def put(self, own: Mapping[str, Deaths]) -> None:
+        """Replace this node's; where that cannot be done now, it is later."""
+
+    def others(self) -> Sequence[Mapping[str, Deaths]]:
+        """Return those of each other node, as they were lately."""
+
+
+class NoBoard:
+    """The board of a node that knows of no others (port DeathBoard)."""
+
+    def put(self, own: Mapping[str, Deaths]) -> None:
+        """Nobody reads it."""
+
+    def others(self) -> Sequence[Mapping[str, Deaths]]:
+        return ()
+
+
+NO_BOARD = NoBoard()
+
+
 class JobDeaths(Protocol):
-    """The jobs that this node's process has died of. Safe for threads; costs what files in memory cost."""
+    """The jobs that nodes' processes have died of. Safe for threads; costs what files in memory cost."""
 
     def at_work(self, rows: Sequence[JobRow]) -> AbstractContextManager[None]:
         """Mark that this thread works for these jobs, of one table; within it may be narrowed to some of them."""
 
-    def of(self, job_id: str) -> Deaths:
-        """Return the deaths in a row."""
+    def of(self, row: JobRow) -> Deaths:
+        """Return the job's deaths in a row, at this node and at those of which it is known."""
+
+    def of_account(self, account: str) -> int:
+        """Return of how many deaths within a day jobs of the account are suspected."""
 
     def forget(self, job_id: str) -> None:
-        """Forget the job's deaths: it has run well since."""
+        """Forget the job's deaths at this node: it has run well since."""
 
     def forgive(self, job_id: str, reported_at_s: float) -> None:
         """Forgive the death, as a person has the job tried again, who saw the fault that was reported then."""
 
 
+class NodeDeaths(JobDeaths, Protocol):
+    """The deaths as a node has them."""
+
+    def share(self, board: DeathBoard) -> None:
+        """Count with those of other nodes from now on, and have these count with those of this one."""
+
+
 class NoDeaths:
-    """The deaths at a node that stores nothing from one start to the next (port JobDeaths)."""
+    """The deaths at a node that stores nothing from one start to the next (port NodeDeaths)."""
 
     def at_work(self, rows: Sequence[JobRow]) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def of(self, job_id: str) -> Deaths:
+    def of(self, row: JobRow) -> Deaths:
         return Deaths()
+
+    def of_account(self, account: str) -> int:
+        return 0
 
     def forget(self, job_id: str) -> None:
         """There are none."""
 
     def forgive(self, job_id: str, reported_at_s: float) -> None:
+        """There are none."""
+
+    def share(self, board: DeathBoard) -> None:
         """There are none."""
 
 

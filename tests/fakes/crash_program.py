@@ -45,7 +45,7 @@ HOW: dict[str, Callable[[], object]] = {
 
 def main(directory: Path, how: str) -> None:
     """Jobs `a` and `b` are at work in one thread, of which `b` ends the process; `c` in another; `d` was."""
-    ledger = CrashLedger(directory, time.time())
+    ledger = CrashLedger(directory, time.time)
     ready = threading.Event()
 
     def other() -> None:

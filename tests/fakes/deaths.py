@@ -10,12 +10,16 @@ from iscp.core.job.job_row import JobRow
 
 
 class FakeDeaths:
-    """`begun`: for which jobs threads were at work, in the order in which they began; `at`: for which they are."""
+    """`begun`: for which jobs threads were at work, in the order in which they began; `at`: for which they are.
+
+    `accounts`: of how many deaths jobs of an account are suspected.
+    """
 
     def __init__(self, **counts: int) -> None:
         self.known = {name: Deaths(count, 1.0, "Aborted") for name, count in counts.items()}
         self.begun: list[list[str]] = []
         self.at: list[str] = []
+        self.accounts: dict[str, int] = {}
 
     @contextmanager
     def at_work(self, rows: Sequence[JobRow]) -> Iterator[None]:
@@ -28,8 +32,11 @@ class FakeDeaths:
             for name in names:
                 self.at.remove(name)
 
-    def of(self, job_id: str) -> Deaths:
-        return self.known.get(job_id, Deaths())
+    def of(self, row: JobRow) -> Deaths:
+        return self.known.get(row.job_id, Deaths())
+
+    def of_account(self, account: str) -> int:
+        return self.accounts.get(account, 0)
 
     def forget(self, job_id: str) -> None:
         self.known.pop(job_id, None)

@@ -4,6 +4,7 @@ nodes/<node_id>               a registered node, on its lease
 epochs/<node_id>              the last epoch given to a life of this node
 election/owner/<lease id>     a candidate for owner, on its lease; the oldest one leads
 revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that outlasts that
+deaths/<node_id>              of which jobs' work that node's process has died
 overrides/<kind>/<name>       what operators have ordered: `cordon` and `drain` of a node, `pin` of a shard
 checkpoint                    the global checkpoint
 joblog                        the last version of the job log that is known to be written
@@ -69,6 +70,13 @@ class Keys:
 
     def revocation(self, node_id: str, epoch: int) -> str:
         return f"{self.revoked}{node_id}/{epoch}"
+
+    @property
+    def deaths(self) -> str:
+        return self._below("deaths/")
+
+    def death(self, node_id: str) -> str:
+        return f"{self.deaths}{node_id}"
 
     @property
     def overrides(self) -> str:

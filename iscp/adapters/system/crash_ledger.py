@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -23,8 +23,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from iscp.adapters.system.file_replace import private_directory, replace_file
-from iscp.core.job.job_deaths import KILLED, AtWork, Crash, Deaths, parse_crash, suspects
+from iscp.core.job.job_deaths import (
+    KILLED,
+    AtWork,
+    Crash,
+    Deaths,
+    counted_together,
+    deaths_of_account,
+    parse_crash,
+    suspects,
+)
 from iscp.core.job.job_row import JobRow
+from iscp.ports.engine import NO_BOARD, DeathBoard
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +54,10 @@ _LIBRARIES = ("iscp", "deltalake", "pyarrow", "pylance")
 
 
 class CrashLedger:
-    """Port JobDeaths. Closed when the process ends in order."""
+    """Port NodeDeaths. Closed when the process ends in order."""
 
-    def __init__(self, directory: Path, now_s: float) -> None:
-        """Reads what the last process left. Raises OSError."""
+    def __init__(self, directory: Path, now_s: Callable[[], float]) -> None:
+        """Reads what the last process left; `now_s` gives Unix seconds. Raises OSError."""
         private_directory(directory)
         self._work, self._deaths_file = directory / "work", directory / "deaths.json"
         self._running = directory / "running"
@@ -55,7 +65,9 @@ class CrashLedger:
         self._threads: dict[int, list[str]] = {}
         self._versions = [_version(name) for name in _LIBRARIES]
         self._deaths = _read_deaths(self._deaths_file, self._versions)
-        self._count_last(directory / "crash", now_s)
+        self._now_s = now_s
+        self._board: DeathBoard = NO_BOARD
+        self._count_last(directory / "crash", now_s())
         self._fd = _open_empty(self._work)
         self._size = 0
         self._dump: IO[bytes] = (directory / "crash").open("wb")
@@ -72,7 +84,7 @@ class CrashLedger:
     @contextmanager
     def at_work(self, rows: Sequence[JobRow]) -> Iterator[None]:
         thread = threading.get_ident()
-        jobs = {row.job_id: row.key.job_name for row in rows}
+        jobs = {row.job_id: (row.key.account, row.key.job_name) for row in rows}
         begun = json.dumps([thread, rows[0].table_uri if rows else "", jobs])
         self._note(thread, begun)
         try:
@@ -80,14 +92,24 @@ class CrashLedger:
         finally:
             self._note(thread, None)
 
-    def of(self, job_id: str) -> Deaths:
-        return self._deaths.get(job_id, Deaths())
+    def of(self, row: JobRow) -> Deaths:
+        own = self._deaths.get(row.job_id, Deaths())
+        elsewhere = [found for each in self._board.others() if (found := each.get(row.job_id)) is not None]
+        return counted_together(row, own, elsewhere) if elsewhere else own
+
+    def of_account(self, account: str) -> int:
+        known = (each for of_node in (self._deaths, *self._board.others()) for each in of_node.values())
+        return deaths_of_account(account, known, self._now_s())
 
     def forget(self, job_id: str) -> None:
         self._change(job_id, None)
 
     def forgive(self, job_id: str, reported_at_s: float) -> None:
         self._change(job_id, Deaths(forgiven_at_s=reported_at_s))
+
+    def share(self, board: DeathBoard) -> None:
+        self._board = board
+        board.put(self._deaths)
 
     # --- while it runs ------------------------------------------------------------------------------------------
 
@@ -122,6 +144,7 @@ class CrashLedger:
                 self._save()
             except OSError as error:
                 log.warning("node.deaths_not_saved", extra={"error": str(error)})
+            self._board.put(self._deaths)
 
     def _without(self, job_id: str) -> dict[str, Deaths]:
         return {name: each for name, each in self._deaths.items() if name != job_id}
@@ -142,23 +165,24 @@ class CrashLedger:
                 return
             crash = Crash(KILLED)
         found = suspects(crash, _read_work(self._work))
-        jobs = {job_id: name for each in found for job_id, name in each.jobs.items()}
-        for job_id in jobs:
-            before = self.of(job_id)
+        jobs = {job_id: names for each in found for job_id, names in each.jobs.items()}
+        for job_id, (account, _) in jobs.items():
+            before = self._deaths.get(job_id, Deaths())
             kills = crash.signal == KILLED
             counted = {"kills": before.kills + 1} if kills else {"count": before.count + 1}
-            self._deaths[job_id] = replace(before, at_s=now_s, signal=crash.signal, **counted)
+            self._deaths[job_id] = replace(before, at_s=now_s, signal=crash.signal, account=account, **counted)
         latest = sorted(self._deaths.items(), key=lambda item: item[1].at_s)[-JOBS_MAX:]
         self._deaths = dict(latest)
         self._save()
         _log_crash(crash, found, jobs)
 
 
-def _log_crash(crash: Crash, found: Iterable[AtWork], jobs: Mapping[str, str]) -> None:
+def _log_crash(crash: Crash, found: Iterable[AtWork], jobs: Mapping[str, tuple[str, str]]) -> None:
     about = {
         "signal": crash.signal,
         "tables": sorted({each.table_uri for each in found}),
-        "jobs": sorted(jobs.values()),
+        "jobs": sorted(name for _, name in jobs.values()),
+        "accounts": sorted({account for account, _ in jobs.values()}),
     }
     log.error("node.crashed", extra={**about, "job_ids": sorted(jobs), "stack": crash.stack})
 
@@ -167,9 +191,9 @@ def _read_work(file: Path) -> list[AtWork]:
     """Return what each thread was at last; a line that was not written to its end is left out."""
     found: dict[int, AtWork] = {}
     for line in _beginning(file, 2 * WORK_BYTES_MAX).splitlines():
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, AttributeError):
             thread, table_uri, jobs = json.loads(line)
-            found[thread] = AtWork(thread, table_uri, dict(jobs))
+            found[thread] = AtWork(thread, table_uri, {job_id: (of, name) for job_id, (of, name) in jobs.items()})
     return [each for each in found.values() if each.jobs]
 
 

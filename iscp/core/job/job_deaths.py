@@ -1,17 +1,19 @@
-"""Find the jobs that a node's process has died of, by what it left when a native library crashed it.
+"""Find the jobs that nodes' processes have died of, by what these left when a native library crashed them.
 
 A fault of Python is the iteration's own. A fault in a library of another language ends the whole process: it aborts, or
 touches memory that is not its own. The same work would end it again as soon as it is back.
+A job's deaths count at all nodes together, and those of an account's jobs too: there are always further jobs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import NodeKilled
 
 DEATHS_MAX = 2
@@ -23,6 +25,15 @@ KILLS_FEARED = 2
 KILLS_MAX = 5
 """How often in a row a node's process is killed while a job is at work, before that node runs the job no more."""
 
+ACCOUNT_DEATHS_FEARED = 2
+"""Of how many deaths within a day jobs of one account are suspected, before each job of it runs alone."""
+
+ACCOUNT_DEATHS_MAX = 4
+"""Of how many deaths within a day jobs of one account are suspected, before none of its jobs runs."""
+
+ACCOUNT_DEATHS_S = 86_400.0
+"""Seconds for which a death counts for an account."""
+
 KILLED = "Killed"
 """The signal of a process that ended without a word."""
 
@@ -33,11 +44,11 @@ _OF_POOL, _OF_CALLS = "concurrent/futures/thread.py", "/grpc/"
 
 
 class AtWork(NamedTuple):
-    """Jobs on which a thread of Python was at work, by their job_ids and names."""
+    """Jobs on which a thread of Python was at work, by their job_ids, with their accounts and names."""
 
     thread: int
     table_uri: str
-    jobs: Mapping[str, str]
+    jobs: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class Deaths:
 
     `kills` are the ends by SIGKILL, as of a process that takes too much memory. People send that as well, and whatever
     was at work then is suspected: so more of them count. `forgiven_at_s` is when the fault was reported that a person
-    has had tried again since; 0: none was.
+    has had tried again since; 0: none was. `account` is the job's.
     """
 
     count: int = 0
@@ -68,6 +79,7 @@ class Deaths:
     signal: str = ""
     forgiven_at_s: float = 0.0
     kills: int = 0
+    account: str = ""
 
     @property
     def some(self) -> bool:
@@ -110,10 +122,40 @@ def suspects(crash: Crash, at_work: Iterable[AtWork]) -> Sequence[AtWork]:
     return all_of_them
 
 
+def counted_together(row: JobRow, own: Deaths, elsewhere: Iterable[Deaths]) -> Deaths:
+    """Return a job's deaths in a row at a node and at others, whose own do not count once it has run well since."""
+    forgotten_s = own.forgiven_at_s if row.status.error_code else max(row.status.end_at_s, own.forgiven_at_s)
+    later = [each for each in elsewhere if each.some and each.at_s > forgotten_s]
+    last = max((own, *later), key=lambda each: each.at_s)
+    return replace(
+        own,
+        count=own.count + sum(each.count for each in later),
+        kills=own.kills + sum(each.kills for each in later),
+        at_s=last.at_s,
+        signal=last.signal,
+    )
+
+
+def deaths_of_account(account: str, deaths: Iterable[Deaths], now_s: float) -> int:
+    """Return of how many deaths jobs of the account are suspected; one of which several are suspected is one."""
+    since_s = now_s - ACCOUNT_DEATHS_S
+    return len({each.at_s for each in deaths if each.account == account and each.feared and each.at_s > since_s})
+
+
 def killed(deaths: Deaths) -> NodeKilled:
-    """Return the error that says why a job does not run here any more."""
+    """Return the error that says why a job does not run any more."""
     return NodeKilled(
-        f"this node's process died while it worked for the job, {deaths.described}: it does not run it any more",
+        f"the process of a node died while it worked for the job, {deaths.described}: no node runs it any more",
         remedy="Repair what a library crashes at (`node.crashed` in the node's log has the stack), then "
         "`iscp-admin job resume`",
+    )
+
+
+def killed_by_account(account: str, deaths: int) -> NodeKilled:
+    """Return the error that says why no job of an account runs for a while."""
+    return NodeKilled(
+        f"processes of nodes died {deaths} times within a day while they worked for jobs of the account {account!r}: "
+        "none of its jobs runs before the first of these is a day ago",
+        remedy="Repair or drop the jobs of which they died (`node.crashed` in the nodes' logs names them and has the "
+        "stack), then `iscp-admin job resume` for each of them",
     )

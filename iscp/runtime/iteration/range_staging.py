@@ -118,7 +118,7 @@ class SnapshotRangeBuilder:
                 log.warning("build.refused", extra=about)  # its iteration reports it
                 continue
             state = part.ranges.state()
-            deaths = self._ports.deaths.of(plan.job_id)
+            deaths = self._ports.deaths.of(row_of(plan))
             if state.goes_on and deaths.too_many:  # its iteration reports it, and does not run here either
                 about = logged_plan(plan) | {"error": f"the node died {deaths.described}"}
                 log.warning("build.refused", extra=about)

@@ -1,8 +1,9 @@
 """Keeps a job that kills the node's process from killing it for ever.
 
 A job of whose work the process has died runs alone of its table's and of all others of which it has: so that the next
-death says whose work it is. After `DEATHS_MAX` of them in a row the job does not run here any more: its iterations end
-at once, with an error that says so, until a person has it tried again.
+death says whose work it is. After `DEATHS_MAX` of them in a row the job does not run any more: its iterations end at
+once, with an error that says so, until a person has it tried again. An account whose jobs do that one after the other
+has all of them run alone, and then none for a day.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.job_deaths import Deaths, killed
+from iscp.core.job.job_deaths import ACCOUNT_DEATHS_FEARED, Deaths
 from iscp.core.job.job_row import JobRow, Reason
-from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.errors import ErrorCode, IscpError, NodeKilled
 from iscp.ports.engine import IterationRunner, JobDeaths
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.job_outcomes import record_failure
+from iscp.runtime.reads.work_for_jobs import refuse_deadly
 
 TURN_LOOK_S = 0.5
 """Pause between two checks of an iteration that waits for another job's to end whether its own end was ordered."""
@@ -33,7 +35,7 @@ class SurvivingRunner:
         self._turn = threading.Lock()
 
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
-        feared = [row for row in iteration.jobs if self._known(row).feared]
+        feared = [row for row in iteration.jobs if self._fears(row)]
         if not feared:
             return self._run(iteration, guard)
         outcomes: dict[str, JobOutcome] = {}
@@ -52,20 +54,24 @@ class SurvivingRunner:
         with self._deaths.at_work(iteration.jobs):
             outcomes = self._runner.run(iteration, guard)
         for outcome in outcomes:
-            if outcome.ok and outcome.build is None and self._deaths.of(outcome.row.job_id).some:
+            if outcome.ok and outcome.build is None and self._deaths.of(outcome.row).some:
                 self._deaths.forget(outcome.row.job_id)  # else its work is yet to come
         return outcomes
 
     def _run_alone(self, iteration: Iteration, row: JobRow, guard: Guard) -> JobOutcome:
-        deaths = self._known(row)
-        if deaths.too_many:
-            return record_failure(row, None, killed(deaths))
+        try:
+            refuse_deadly(row, self._known(row), self._deaths)
+        except NodeKilled as error:
+            return record_failure(row, None, error)
         try:
             with self._own_turn(guard.check):
                 (outcome,) = self._run(iteration, guard)
         except IscpError as error:  # the other jobs' outcomes count all the same
             return record_failure(row, None, error)
         return outcome
+
+    def _fears(self, row: JobRow) -> bool:
+        return self._known(row).feared or self._deaths.of_account(row.key.account) >= ACCOUNT_DEATHS_FEARED
 
     @contextmanager
     def _own_turn(self, check: Callable[[], None]) -> Iterator[None]:
@@ -78,7 +84,7 @@ class SurvivingRunner:
 
     def _known(self, row: JobRow) -> Deaths:
         """Return the deaths in a row, since a person has had the job tried again."""
-        deaths = self._deaths.of(row.job_id)
+        deaths = self._deaths.of(row)
         if not deaths.some or row.reason is Reason.QUARANTINED:
             return deaths
         status = row.status
@@ -86,4 +92,4 @@ class SurvivingRunner:
         if status.error_code != ErrorCode.NODE_KILLED or status.end_at_s == deaths.forgiven_at_s:
             return deaths
         self._deaths.forgive(row.job_id, status.end_at_s)
-        return self._deaths.of(row.job_id)
+        return self._deaths.of(row)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_deaths import ACCOUNT_DEATHS_FEARED, ACCOUNT_DEATHS_MAX, Deaths
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.values.errors import ErrorCode, LeaseLost
 from iscp.core.values.ids import JobKey
@@ -120,6 +120,19 @@ def test_those_that_it_died_of_run_one_after_the_other_and_wait_no_longer_than_t
     assert inner.most_running == 1
 
 
+def test_an_account_whose_jobs_end_nodes_in_turn_has_each_run_alone_and_then_none() -> None:
+    deaths, inner = FakeDeaths(), FakeRunner()
+    runner = SurvivingRunner(inner, deaths)
+    deaths.accounts = {"default": ACCOUNT_DEATHS_FEARED, "other": ACCOUNT_DEATHS_MAX}
+    assert said(runner.run(iteration("a", "b"), OpenGuard())) == [("a", 0), ("b", 0)]
+    assert deaths.begun == [["a"], ["b"]]
+    deaths.accounts = {"default": ACCOUNT_DEATHS_MAX}
+    a, b = runner.run(iteration("a", "b"), OpenGuard())
+    assert (a.error_code, b.error_code) == (ErrorCode.NODE_KILLED, ErrorCode.NODE_KILLED)
+    assert "died 4 times within a day while they worked for jobs of the account 'default'" in a.error_msg
+    assert len(deaths.begun) == 2
+
+
 def test_a_person_has_one_tried_again_once_for_each_time_that_it_was_reported() -> None:
     deaths, inner = FakeDeaths(b=2), FakeRunner(lambda each, guard: tuple(failed(each)))
     runner = SurvivingRunner(inner, deaths)
@@ -132,7 +145,7 @@ def test_a_person_has_one_tried_again_once_for_each_time_that_it_was_reported() 
     assert run(resumed(row("b"), ErrorCode.STORAGE)) == ErrorCode.NODE_KILLED
     assert run(resumed(row("b"))._replace(reason=Reason.QUARANTINED)) == ErrorCode.NODE_KILLED
     assert run(resumed(row("b"))) == ErrorCode.STORAGE
-    deaths.known["b"] = Deaths(2, 9.0, "Aborted", forgiven_at_s=deaths.of("b").forgiven_at_s)
+    deaths.known["b"] = Deaths(2, 9.0, "Aborted", forgiven_at_s=deaths.of(row("b")).forgiven_at_s)
     assert run(resumed(row("b"))) == ErrorCode.NODE_KILLED, "its row is as it was before it died again"
     assert run(resumed(row("b"), reported_at_s=10.0)) == ErrorCode.STORAGE
 
