@@ -20,6 +20,7 @@ from iscp.adapters.etcd.values import EtcdSettings
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError
 from iscp.ports.cluster import ClusterPorts
+from iscp.ports.engine import NodeDeaths
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 
@@ -38,7 +39,7 @@ class Cluster:
     deaths: EtcdDeathBoard
 
     @classmethod
-    def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
+    def connect(cls, config: NodeConfig, clock: Clock, own_deaths: NodeDeaths) -> Cluster:
         settings = EtcdSettings.of(config.etcd)
         etcd = EtcdClient(settings, clock)
         releases = member_releases(etcd, settings, clock, settings.timeout_s)
@@ -55,6 +56,7 @@ class Cluster:
         )
         builds = EtcdBuilds(etcd, election, keys, THREADS)
         deaths = EtcdDeathBoard(etcd, keys, config.node_id, THREADS)
+        own_deaths.share(deaths)
         return cls(etcd=etcd, membership=membership, election=election, ports=ports, builds=builds, deaths=deaths)
 
 

@@ -25,7 +25,7 @@ from iscp.core.values.members import NodeRecord
 from iscp.ports.admin import AdminService
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.metrics.node_readings import NodeCounts
-from iscp.runtime.node.node import Node, NodeParts, Server
+from iscp.runtime.node.node import Node, NodeParts, RunsBesideOwner, Server
 from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.reads.account_turns import hanging_reads
@@ -47,8 +47,7 @@ def compose(foundation: Foundation) -> Node:
     def calls_of(to: NodeRecord) -> NodeCalls:
         return local_calls if to.node_id == config.node_id else coordination.peers.call(to)
 
-    cluster = Cluster.connect(config, clock)
-    foundation.deaths.share(cluster.deaths)
+    cluster = Cluster.connect(config, clock, foundation.deaths)
     access = compose_access(config, cluster.etcd, clock)
     listeners = Listeners(
         send_to_owner=lambda owner_id, message: served.send(owner_id, message),
@@ -74,6 +73,7 @@ def compose(foundation: Foundation) -> Node:
     metrics = compose_metrics(foundation, cluster, coordination, engine, builder, counts, access)
     feeds = compose_feeds(foundation, services.admin, forwarding)
     others: list[Service] = [served, services.operator, services.builds, services.search, feeds]
+    beside: list[RunsBesideOwner] = [cluster.deaths, alerts, services.retention, build_worker]
     parts = NodeParts(
         server=_serve(foundation, services.admin, others, forwarding, access),
         keeper=keeper,
@@ -87,15 +87,7 @@ def compose(foundation: Foundation) -> Node:
             *(*metrics.connections, engine.notices, nodes, collector, coordination.peers, forwarding, cluster.etcd),
             *foundation.connections,
         ],
-        beside_owner=[
-            cluster.deaths,
-            alerts,
-            services.retention,
-            build_worker,
-            builder,
-            *access.beside,
-            *metrics.beside,
-        ],
+        beside_owner=[*beside, builder, *access.beside, *metrics.beside],
     )
     preflight = partial(refuse_misfit, config, coordination.record, cluster.membership, foundation.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

@@ -396,6 +396,7 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
         keys.revocation(node, 0).replace("/0", "/<epoch>"),
         *(keys.override(kind, node) for kind in ("cordon", "drain")),
         keys.override("pin", shard),
+        keys.death(node),
         keys.checkpoint,
         keys.job_log,
         keys.job_log_fault,

@@ -50,7 +50,7 @@ class EtcdDeathBoard:
         self._watch.close()
 
     def put(self, own: Mapping[str, Deaths]) -> None:
-        with self._lock:  # two threads may not write in another order than they were asked to
+        with self._lock:  # what one thread writes is no older than what another one wrote before
             self._own = _encode(own)
             try:
                 self._write()

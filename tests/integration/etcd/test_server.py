@@ -17,6 +17,7 @@ from iscp.adapters.etcd.values import EtcdSettings
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.ports.engine import NO_DEATHS
 from iscp.ports.system import Clock
 
 _PARENT = """
@@ -51,14 +52,14 @@ def test_a_node_refuses_them_but_for_trials(shared_server: EtcdServer, clock: Cl
     etcd = EtcdConfig(endpoints=(shared_server.endpoint,), prefix="/of-releases")
     config = NodeConfig(node_id="n", log=JobLogConfig(uri="/log"), etcd=etcd)
     trial = replace(config, etcd=replace(etcd, accept_faulty_release=True))
-    Cluster.connect(trial, clock).etcd.close()
+    Cluster.connect(trial, clock, NO_DEATHS).etcd.close()
     with EtcdClient(EtcdSettings.of(etcd), clock) as client:
         faulty = release_fault(client.status().version)
     if not faulty:  # another server than PyPI's is on the PATH
-        Cluster.connect(config, clock).etcd.close()
+        Cluster.connect(config, clock, NO_DEATHS).etcd.close()
         return
     with pytest.raises(ConfigurationError, match="can corrupt its data") as refused:
-        Cluster.connect(config, clock)
+        Cluster.connect(config, clock, NO_DEATHS)
     assert (refused.value.field, "accept_faulty_release" in refused.value.remedy) == ("etcd.endpoints", True)
 
 
