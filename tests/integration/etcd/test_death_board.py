@@ -38,8 +38,11 @@ def test_each_node_has_those_of_the_others(client: EtcdClient, prefix: str) -> N
 def test_a_key_that_is_lost_is_written_again_and_the_last_of_many_are_shared(client: EtcdClient, prefix: str) -> None:
     many = {f"j{number}": Deaths(1, float(number + 1), "Aborted") for number in range(JOBS_SHARED_MAX + 5)}
     with board(client, prefix, "n1") as first:
+        client.put(Keys(prefix).death("n0"), b'{"format": 1, "jobs": {"j": {}}}')
         first.put(many)
+        until(lambda: len(first._known) == 2)
         client.delete(Keys(prefix).death("n1"))
+        until(lambda: len(first._known) == 1)
         first._watch.read_again()
         until(lambda: client.get(Keys(prefix).death("n1")) is not None)
     with board(client, prefix, "n2") as second:

@@ -273,12 +273,14 @@ def test_an_owner_that_does_not_read_neither_holds_up_the_node_nor_fills_its_mem
     owner: OwnerUnderTest, node: NodeUnderTest
 ) -> None:
     meet(owner, node)
-    sent = 30 * framing.QUEUE_MESSAGES_MAX
+    sent = 10 * framing.QUEUE_MESSAGES_MAX
     with owner.heard.hold:
-        begun_s = time.monotonic()
+        slowest_s = 0.0
         for number in range(sent):
+            begun_s = time.monotonic()
             node.node.send("o", response(number))
-        assert time.monotonic() - begun_s < WAIT_S
+            slowest_s = max(slowest_s, time.monotonic() - begun_s)
+        assert slowest_s < HELD_UP_S
         assert alive(DispatchTableResponse) < 5 * framing.QUEUE_MESSAGES_MAX
         begun_s = time.monotonic()
         node.stop()

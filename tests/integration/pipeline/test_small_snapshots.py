@@ -27,7 +27,7 @@ from tests.integration.pipeline.conftest import DIRECTLY, Pipeline, rows
 pytestmark = pytest.mark.spark
 
 UTC = dt.UTC
-MANY, MANY_S = 3_000, 4.0
+MANY, MANY_S = 3_000, 6.0
 """Files, and the processor time that reading them must not take; Spark takes ten times as long as Arrow."""
 EVERY_TYPE = pa.table(
     {
