@@ -101,6 +101,7 @@ class BareNode:
         file = self.root / f"{self.name}.toml"
         file.write_text(to_toml(self.config))
         environ = {**os.environ, **self.environ, TRACE: str(self.trace)}
+        environ = {name: value for name, value in environ.items() if value}
         self.child = spawn(
             [*self.prefix, sys.executable, *self.program, str(file)],
             self.log,

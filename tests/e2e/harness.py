@@ -212,6 +212,7 @@ class Cluster:
         config.write_text(to_toml(node_config(self.layout, ports, node_id, number)))
         log = self.layout.node_log(node_id)
         variables = node_environ(os.environ) | QUICK | {MARK: self.mark, **environ}
+        variables = {name: value for name, value in variables.items() if value}
         return Process(spawn([*self.within, *node_command(config)], log, variables), log)
 
     def wait_serving(self) -> None:

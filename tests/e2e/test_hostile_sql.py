@@ -17,7 +17,7 @@ from iscp.core.values.errors import InvalidRequest, IscpError
 from tests.e2e.harness import Cluster, wait_for
 from tests.processes import gone_within
 
-OTHERS_WAIT_S = 1.0
+OTHERS_WAIT_S = 2.0
 """How long another account's call may take meanwhile."""
 
 INTO_DIRECTORY = "INSERT OVERWRITE {}DIRECTORY '{}' USING text SELECT 'x' AS value FROM t"

@@ -45,7 +45,9 @@ def cluster(tmp_path: Path) -> Iterator[BareCluster]:
     log = DeltaTable(str(made.root / "joblog/iscp_log"))
     log.alter.set_table_properties({"iscp.format": str(FORMAT_BEFORE)}, raise_if_not_exists=False)
     before = unpack_release_before(tmp_path / "before")
-    made.members[0] = replace(made.members[0], environ=before, program=(str(BARE_NODE),))
+    config = made.members[0].config
+    config = replace(config, etcd=replace(config.etcd, accept_faulty_release=False))  # which it does not know
+    made.members[0] = replace(made.members[0], config=config, environ=before, program=(str(BARE_NODE),))
     try:
         made.start()
         yield made

@@ -24,6 +24,7 @@ from tests.e2e.many_nodes import ManyNodes
 from tests.e2e.writer import events, orders
 
 BEFORE = Path(__file__).parents[1] / "data/release-before"
+UNKNOWN_BEFORE = "ISCP_ETCD__ACCEPT_FAULTY_RELEASE"
 BARE_NODE = BEFORE / "bare_node.txt"
 """That release's `benchmarks/bare_node.py`."""
 
@@ -40,11 +41,11 @@ VIEWS = {
 
 
 def unpack_release_before(to: Path) -> dict[str, str]:
-    """The variables of a process that is to have it in place of this tree's."""
+    """The variables of a process that is to have it in place of this tree's; of an empty one it has none."""
     (wheel,) = BEFORE.glob("*.whl")
     with ZipFile(wheel) as files:
         files.extractall(to)
-    return {"PYTHONPATH": str(to)}
+    return {"PYTHONPATH": str(to), UNKNOWN_BEFORE: ""}
 
 
 def wire_formats(etcd: EtcdSettings, prefix: str) -> set[int]:

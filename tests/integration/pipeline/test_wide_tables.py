@@ -16,7 +16,7 @@ from tests.integration.pipeline.conftest import DIRECTLY, Pipeline
 pytestmark = pytest.mark.spark
 
 COLUMNS = 2_000
-CHANGE_S, VERIFY_S = 4.0, 10.0
+CHANGE_S, VERIFY_S = 6.0, 10.0
 """Processor time of this process and Spark; a merge, and a plan with a pair of columns each, take half as much
 again or more. A Spark that has just begun takes most of it to read rows."""
 
