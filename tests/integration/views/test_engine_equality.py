@@ -27,7 +27,7 @@ def test_some_expressions_have_the_same_values(spark_runtime: SparkRuntime) -> N
     assert faults(spark_runtime, SOME) == []
 
 
-@pytest.mark.slow("each time: test_some_expressions_have_the_same_values")
+@pytest.mark.full  # each time: test_some_expressions_have_the_same_values
 @pytest.mark.timeout(1_800)
 def test_all_expressions_have_the_same_values(spark_runtime: SparkRuntime) -> None:
     assert faults(spark_runtime, CASES) == []
