@@ -14,6 +14,7 @@ import pytest
 
 from iscp.adapters.delta.spark.gateway import Gateway
 from iscp.core.values.errors import Canceled, EngineError
+from tests.fakes.waiting import until
 from tests.processes import gone_within
 
 # What PythonGatewayServer does: writes port and secret, then waits for the end of its stdin.
@@ -84,7 +85,7 @@ def test_what_is_given_up_while_something_waits_for_the_child_is_broken_off(tmp_
 
     with pytest.raises(Canceled, match="while it started"), gateway.kill_if(given_up.is_set):
         wait_for_the_child()
-    assert not gateway.alive()
+    until(lambda: not gateway.alive())  # a thread hears of its end a moment later
 
 
 def test_an_error_while_nothing_is_given_up_stays_as_it_is(tmp_path: Path) -> None:
