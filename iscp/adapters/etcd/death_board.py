@@ -50,8 +50,11 @@ class EtcdDeathBoard:
         self._watch.close()
 
     def put(self, own: Mapping[str, Deaths]) -> None:
-        with self._lock:  # what one thread writes is no older than what another one wrote before
-            self._own = _encode(own)
+        shared = _encode(own)
+        with self._lock:  # the watch's thread writes too
+            if shared == self._own:  # as at most starts; what an earlier life left is found as the watch begins
+                return
+            self._own = shared
             try:
                 self._write()
             except IscpError as error:  # the watch's next list finds another text, and writes it again

@@ -61,7 +61,7 @@ class CrashLedger:
         private_directory(directory)
         self._work, self._deaths_file = directory / "work", directory / "deaths.json"
         self._running = directory / "running"
-        self._lock = threading.Lock()
+        self._lock, self._sharing = threading.Lock(), threading.Lock()
         self._threads: dict[int, list[str]] = {}
         self._versions = [_version(name) for name in _LIBRARIES]
         self._deaths = _read_deaths(self._deaths_file, self._versions)
@@ -109,7 +109,7 @@ class CrashLedger:
 
     def share(self, board: DeathBoard) -> None:
         self._board = board
-        board.put(self._deaths)
+        self._share()
 
     # --- while it runs ------------------------------------------------------------------------------------------
 
@@ -144,6 +144,10 @@ class CrashLedger:
                 self._save()
             except OSError as error:
                 log.warning("node.deaths_not_saved", extra={"error": str(error)})
+        self._share()  # which may wait for etcd, and holds up no work that begins
+
+    def _share(self) -> None:
+        with self._sharing:  # who comes last puts the newest
             self._board.put(self._deaths)
 
     def _without(self, job_id: str) -> dict[str, Deaths]:

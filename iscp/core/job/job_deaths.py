@@ -17,13 +17,13 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import NodeKilled
 
 DEATHS_MAX = 2
-"""How often in a row a node's process crashes while a job is at work, before that node runs the job no more."""
+"""How often in a row nodes' processes crash while a job is at work, before no node runs the job."""
 
 KILLS_FEARED = 2
-"""How often in a row a node's process is killed while a job is at work, before that node runs the job alone."""
+"""How often in a row nodes' processes are killed while a job is at work, before it runs alone."""
 
 KILLS_MAX = 5
-"""How often in a row a node's process is killed while a job is at work, before that node runs the job no more."""
+"""How often in a row nodes' processes are killed while a job is at work, before no node runs the job."""
 
 ACCOUNT_DEATHS_FEARED = 2
 """Of how many deaths within a day jobs of one account are suspected, before each job of it runs alone."""
