@@ -243,6 +243,12 @@ class ChangeSource(Protocol):
         They are read without Spark. Return None if there may be more than `rows_max`, or they are not plain.
         """
 
+    def all_rows(self, uri: str, version: int, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
+        """Return these `columns` of all rows at `version`, read without Spark.
+
+        Return None if the files have more than `bytes_max` bytes together, or the rows are not plain.
+        """
+
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
         """Return the table's size at `version`, as its log says; no row is read.
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import duckdb
     import obstore
     import sqlglot
     from obstore import exceptions as obstore_errors
@@ -23,6 +24,7 @@ __all__ = [
     "LateModule",
     "T",
     "column_of_java",
+    "duckdb",
     "exp",
     "frame_of_java",
     "obstore",
@@ -67,4 +69,5 @@ if not TYPE_CHECKING:
     exp = LateModule("sqlglot.expressions")
     obstore = LateModule("obstore")
     obstore_errors = LateModule("obstore.exceptions")
+    duckdb = LateModule("duckdb")
     sqlglot = LateModule("sqlglot")

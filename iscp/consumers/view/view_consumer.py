@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ from py4j.protocol import Py4JJavaError
 from iscp import __version__
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
+from iscp.adapters.duck.duck_engine import DUCK_ENGINE, NotComputedError
 from iscp.adapters.system.late_imports import E
 from iscp.consumers.commit_tag import commit_tag, takeover_tag
-from iscp.consumers.view.bag_commit import commit_changes, merge_few, merge_groups, replace_few
+from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups, replace_few
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.job.job_row import JobRow
@@ -35,6 +37,8 @@ from iscp.ports.work_timer import leave_to_spark
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.direct.group_state import UnfitGroupsError, stored_frame
+from iscp.views.duck.duck_refresh import DuckRefresh, follows_from_all_rows
+from iscp.views.duck.view_tables import ViewTables, columns_read
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
@@ -208,7 +212,47 @@ class ViewConsumer(Consumer):
             return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
         if (changed := self._follow_joins(context, spans, end)) is not None:
             return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
-        return None
+        return self._follow_by_duckdb(context, spans, end)
+
+    def _follow_by_duckdb(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
+        """Refresh by what DuckDB computes in this process; return None if that is for Spark to do."""
+        root, tag = self._memory.algebra(partial(self._find_ways, context, end)), self._tail_tag(context, end, 0.0)
+        if root is None or not self._sink.marks_rows(tag):
+            return None
+        uris = self._view.query.tables
+        with ExitStack() as stack:
+            cursor = stack.enter_context(DUCK_ENGINE.cursor())
+            names = {name: self._source.columns(uri, end.tables[uri].to.version) for name, uri in uris.items()}
+            tables = ViewTables(context.session, self._source, uris, spans, columns_read(root, names), stack)
+            sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
+            refresh = DuckRefresh(root, cursor, tables, sizes)
+            try:
+                if refresh.is_small and (done := self._write_difference(context, refresh, tag)) is not None:
+                    return Refreshed(Consumed(*done, 0), "difference", "its tables are small")
+                if not follows_from_all_rows(root) and (done := self._write_changes(context, refresh, tag)) is not None:
+                    return Refreshed(Consumed(*done, 0), "changes", "few rows have changed")
+            except NotComputedError as error:
+                log.debug("view.left_to_spark", extra=logged_job(context.row) | {"reason": str(error)})
+            return None
+
+    def _write_difference(
+        self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
+    ) -> tuple[Position, int] | None:
+        done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
+        return None if done is None else (replace(done[0], sources=tag.sources), done[1])
+
+    def _write_changes(
+        self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
+    ) -> tuple[Position, int] | None:
+        touched = refresh.touched_rows()
+        rows = touched.keys if touched is not None else refresh.net_rows()
+        if not len(rows):
+            return self._renew(context, tag), 0
+        if touched is not None:
+            replaced = self._sink.replace_keys(touched.rows, touched.keys, tag, context.guard)
+            return None if replaced is None else (replace(replaced[0], sources=tag.sources), replaced[1])
+        position = self._sink.change_rows(rows, tag, context.guard)
+        return None if position is None else (replace(position, sources=tag.sources), len(rows))
 
     def _leave_changes_to_spark(self, *, by_time: bool) -> None:
         if by_time:

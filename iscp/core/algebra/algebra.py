@@ -23,13 +23,15 @@ class TableRows(StrEnum):
     """The rows of a table that a leaf stands for.
 
     `NEW` and `OLD` are the rows after and before the changes; `CHANGES` are those that came and went, with a weight as
-    the last column; `STATE` are rows that are stored beside the target.
+    the last column; `STATE` are rows that are stored beside the target. `GIVEN` are rows that an earlier step of a plan
+    gave, and no rows of a table.
     """
 
     NEW = "new"
     OLD = "old"
     CHANGES = "changes"
     STATE = "state"
+    GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,19 @@ class Rel:
         for relation in self.inputs:
             yield from relation.walk()
         yield self
+
+    def tables(self) -> Iterator[Table]:
+        """Yield each leaf that is rows of a table, those of subqueries too, once."""
+        seen: set[int] = set()
+        waiting: list[Rel] = [self]
+        while waiting:
+            found = waiting.pop()
+            if id(found) not in seen:
+                seen.add(id(found))
+                if isinstance(found, Table):
+                    yield found
+                waiting += found.inputs
+                waiting += [part.plan for each in found.expressions for part in each.walk() if part.plan is not None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ class ForgedAlgebraError(ValueError):
 def algebra_to_json(root: Rel) -> bytes | None:
     """Return a query as JSON, or None if it is too large, or has texts that UTF-8 does not."""
     try:
-        content = json.dumps(_document(root), ensure_ascii=False, separators=(",", ":")).encode()
+        content = json.dumps(algebra_document(root), ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         return None
     return content if len(content) <= ALGEBRA_BYTES_MAX else None
@@ -72,7 +72,16 @@ def algebra_from_json(content: bytes) -> Rel:
     if len(content) > ALGEBRA_BYTES_MAX:
         raise ForgedAlgebraError(f"has {len(content)} bytes, more than {ALGEBRA_BYTES_MAX}")
     try:
-        return _AlgebraParser().relation(json.loads(content))
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ForgedAlgebraError(f"is no JSON: {error}") from error
+    return read_algebra_document(document)
+
+
+def read_algebra_document(document: object) -> Rel:
+    """Return the query that a document of `algebra_document` has. Raises ForgedAlgebraError."""
+    try:
+        return _AlgebraParser().relation(document)
     except ForgedAlgebraError:
         raise
     except UntypedError as error:
@@ -86,10 +95,11 @@ def algebra_from_json(content: bytes) -> Rel:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _document(relation: Rel) -> dict[str, Any]:
+def algebra_document(relation: Rel) -> dict[str, Any]:
+    """Return a query as JSON has it."""
     found: dict[str, Any] = {"operator": type(relation).__name__, "number": relation.number}
     if relation.inputs:
-        found["inputs"] = [_document(each) for each in relation.inputs]
+        found["inputs"] = [algebra_document(each) for each in relation.inputs]
     for each in fields(relation):
         if each.name not in ("inputs", "number"):
             found[each.name] = _written(getattr(relation, each.name))
@@ -116,7 +126,7 @@ def _expression(expression: Expr) -> dict[str, Any]:
     if expression.info:
         found["info"] = [*expression.info]
     if expression.plan is not None:
-        found["plan"] = _document(expression.plan)
+        found["plan"] = algebra_document(expression.plan)
     return found
 
 
@@ -169,7 +179,7 @@ class _AlgebraParser:
 
     def _table(self, found: Mapping[str, Any], inputs: tuple[Rel, ...], number: int) -> Rel:
         _inputs(inputs, 0)
-        if found["at"] not in [*TableRows]:
+        if found["at"] != TableRows.NEW:  # what a planner makes of a query is not stored
             raise ForgedAlgebraError(f"reads a table at {shown(found['at'])}")
         name = exact_name(found["name"], "name")
         return Table(inputs, self._columns(found["fields"]), name, TableRows(found["at"]), number=number)

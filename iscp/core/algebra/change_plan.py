@@ -8,7 +8,7 @@ several of these need is one relation, and is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -27,32 +27,34 @@ from iscp.core.algebra.algebra import (
     TableRows,
     TypedColumn,
     Union,
-    Windowed,
+)
+from iscp.core.algebra.key_reduction import (
+    LEFT,
+    RIGHT,
+    Keys,
+    UnplannedError,
+    equal_sides,
+    grouped_by,
+    named,
+    own_keys,
+    passed_columns,
+    reduced_to_keys,
+    subqueries,
+    with_expressions,
 )
 from iscp.core.algebra.result_types import FLOATS
 from iscp.core.sql.sql_names import WEIGHT
 
-_LEFT, _RIGHT = 0, 1
 _LINEAR = {
-    JoinKind.INNER: (_LEFT, _RIGHT),
-    JoinKind.CROSS: (_LEFT, _RIGHT),
-    JoinKind.LEFT_OUTER: (_LEFT,),
-    JoinKind.LEFT_SEMI: (_LEFT,),
-    JoinKind.LEFT_ANTI: (_LEFT,),
-    JoinKind.EXISTENCE: (_LEFT,),
-    JoinKind.RIGHT_OUTER: (_RIGHT,),
+    JoinKind.INNER: (LEFT, RIGHT),
+    JoinKind.CROSS: (LEFT, RIGHT),
+    JoinKind.LEFT_OUTER: (LEFT,),
+    JoinKind.LEFT_SEMI: (LEFT,),
+    JoinKind.LEFT_ANTI: (LEFT,),
+    JoinKind.EXISTENCE: (LEFT,),
+    JoinKind.RIGHT_OUTER: (RIGHT,),
 }
 """The sides in which a join is linear while the other one stays as it is."""
-
-_PASSES_LEFT = frozenset(_LINEAR) - {JoinKind.RIGHT_OUTER}
-_PASSES_RIGHT = frozenset({JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT_OUTER})
-
-Keys = Mapping[int, tuple[Expr, ...]]
-"""The expressions by which an operator works key by key, for the place of each input that has them."""
-
-
-class UnplannedError(Exception):
-    """A query of whose changes there is no plan: the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ class ChangePlan:
 
     def __init__(self, root: Rel, changed: Iterable[str]) -> None:
         self._root, self._changed = root, frozenset(changed)
-        self._ids = count(_largest_id(root) + 1)
-        self.weight = TypedColumn(next(self._ids), WEIGHT, "long")
+        self.ids = count(_largest_id(root) + 1)
+        self.weight = TypedColumn(next(self.ids), WEIGHT, "long")
         self._tables: dict[int, frozenset[str]] = {}
         self._rows: dict[tuple[int, TableRows], Rel] = {}
         self._deltas: dict[int, Rel | None] = {}
@@ -87,11 +89,11 @@ class ChangePlan:
         changes = self._delta(self._root)
         if changes is None:
             return None
-        total = TypedColumn(next(self._ids), WEIGHT, "long")
+        total = TypedColumn(next(self.ids), WEIGHT, "long")
         keys = [each.value for each in self._root.columns]
-        items = [each if each.type not in FLOATS else _named(_aggregate("Max", each), each.column) for each in keys]
+        items = [each if each.type not in FLOATS else named(_aggregate("Max", each), each.column) for each in keys]
         keys += [Expr("IsNegativeZero", (each,), "boolean") for each in keys if each.type in FLOATS]
-        items.append(_named(_aggregate("Sum", self.weight.value, "ANSI"), total))
+        items.append(named(_aggregate("Sum", self.weight.value, "ANSI"), total))
         grouped = Group((changes,), tuple(keys), tuple(items))
         changed = Expr("EqualTo", (total.value, _number(0)), "boolean")
         return Filter((grouped,), Expr("Not", (changed,), "boolean"))
@@ -106,7 +108,7 @@ class ChangePlan:
         while isinstance(top, Project | Filter | Sort) and not self._has_changed_value(top):
             above.append(top)
             top = top.inputs[0]
-        keys = _own_keys(top)
+        keys = own_keys(top)
         if not keys or not self._is_touched(top) or self._has_changed_value(top):
             return None
         ids = _ids_above([each.column.id for each in keys], [top, *reversed(above)])
@@ -114,7 +116,7 @@ class ChangePlan:
             return None
         found, columns = self._touched_keys(top, {0: keys})
         by_id = {each.id: each for each in self._root.columns}
-        items = tuple(_named(each.value, by_id[number]) for each, number in zip(columns, ids, strict=True))
+        items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, ids, strict=True))
         now = self._touched_rows(top, {0: keys}, TableRows.NEW)
         for each in reversed(above):
             now = replace(each, inputs=(now,))
@@ -130,7 +132,7 @@ class ChangePlan:
         known = self._tables.get(id(relation))
         if known is None:
             own = {relation.name} if isinstance(relation, Table) else set()
-            below = [self._tables_of(each) for each in (*relation.inputs, *_subqueries(relation))]
+            below = [self._tables_of(each) for each in (*relation.inputs, *subqueries(relation))]
             known = self._tables[id(relation)] = frozenset(own).union(*below)
         return known
 
@@ -139,7 +141,7 @@ class ChangePlan:
 
     def _has_changed_value(self, relation: Rel) -> bool:
         """Return whether the value of a subquery in the operator's own expressions may change."""
-        return any(map(self._is_touched, _subqueries(relation)))
+        return any(map(self._is_touched, subqueries(relation)))
 
     # --- all rows -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ class ChangePlan:
             else:
                 found = replace(relation, inputs=tuple(self._rows_of(each, at) for each in relation.inputs))
                 if self._has_changed_value(relation):
-                    found = _with_expressions(found, lambda each: self._at(each, at))
+                    found = with_expressions(found, lambda each: self._at(each, at))
             self._rows[key] = found
         return self._rows[key]
 
@@ -197,7 +199,7 @@ class ChangePlan:
             case Join():
                 return self._joined(relation)
             case _:
-                keys = _grouped_by(relation)
+                keys = grouped_by(relation)
                 return self._by_key(relation, {0: keys}) if keys else self._whole(relation)
 
     def _changed_input(self, relation: Rel) -> Rel:
@@ -211,12 +213,12 @@ class ChangePlan:
         linear = _LINEAR.get(join.kind, ())
         changed = {place for place, each in enumerate(changes) if each is not None}
         if not changed <= {*linear} or len(changed) > len(linear):
-            keys = _equalities(join)
+            keys = equal_sides(join)
             return self._by_key(join, keys) if keys else self._whole(join)
         columns = (*join.columns, self.weight)
         pairs = (
-            (changes[_LEFT], self._rows_of(right, TableRows.OLD)),
-            (self._rows_of(left, TableRows.NEW), changes[_RIGHT]),
+            (changes[LEFT], self._rows_of(right, TableRows.OLD)),
+            (self._rows_of(left, TableRows.NEW), changes[RIGHT]),
         )
         parts = [replace(join, inputs=(one, other)) for one, other in pairs if one is not None and other is not None]
         ordered = tuple(Project((each,), tuple(column.value for column in columns)) for each in parts)
@@ -234,7 +236,7 @@ class ChangePlan:
 
     def _weighted(self, relation: Rel, weight: int) -> Rel:
         passed = tuple(each.value for each in relation.columns)
-        return Project((relation,), (*passed, _named(_number(weight), self.weight)))
+        return Project((relation,), (*passed, named(_number(weight), self.weight)))
 
     # --- key by key ---------------------------------------------------------------------------------------------------
 
@@ -242,12 +244,12 @@ class ChangePlan:
         """Return the different keys of all changed rows of the operator's inputs, and their columns."""
         if id(relation) not in self._keys:
             first = next(iter(keys.values()))
-            columns = tuple(TypedColumn(next(self._ids), f"key{place}", each.type) for place, each in enumerate(first))
+            columns = tuple(TypedColumn(next(self.ids), f"key{place}", each.type) for place, each in enumerate(first))
             parts = []
             for place, expressions in keys.items():
                 changes = self._delta(relation.inputs[place])
                 if changes is not None:
-                    items = tuple(_named(each, column) for each, column in zip(expressions, columns, strict=True))
+                    items = tuple(named(each, column) for each, column in zip(expressions, columns, strict=True))
                     parts.append(Project((changes,), items))
             every = parts[0] if len(parts) == 1 else Union(tuple(parts), columns)
             values = tuple(each.value for each in columns)
@@ -258,17 +260,12 @@ class ChangePlan:
         """Return the operator's rows of the keys that changed rows have."""
         found, columns = self._touched_keys(relation, keys)
         inputs = tuple(
-            _reduced(self._rows_of(each, at), keys[place], found, columns) if place in keys else self._rows_of(each, at)
+            reduced_to_keys(self._rows_of(each, at), keys[place], found, columns)
+            if place in keys
+            else self._rows_of(each, at)
             for place, each in enumerate(relation.inputs)
         )
         return replace(relation, inputs=inputs)
-
-
-# --- expressions ------------------------------------------------------------------------------------------------------
-
-
-def _named(value: Expr, column: TypedColumn) -> Expr:
-    return Expr("Alias", (value,), column.type, (column.id, column.name))
 
 
 def _aggregate(op: str, value: Expr, *info: str) -> Expr:
@@ -279,121 +276,17 @@ def _number(value: int) -> Expr:
     return Expr("Literal", (), "long", (str(value),))
 
 
-def _all_of(conditions: Sequence[Expr]) -> Expr:
-    return conditions[0] if len(conditions) == 1 else Expr("And", tuple(conditions), "boolean")
-
-
-def _subqueries(relation: Rel) -> list[Rel]:
-    return [part.plan for each in relation.expressions for part in each.walk() if part.plan is not None]
-
-
-def _with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
-    """Return the operator with its own expressions changed."""
-    match relation:
-        case Project():
-            return replace(relation, items=tuple(map(change, relation.items)))
-        case Filter():
-            return replace(relation, condition=change(relation.condition))
-        case Group():
-            return replace(relation, keys=tuple(map(change, relation.keys)), items=tuple(map(change, relation.items)))
-        case Join(condition=Expr() as condition):
-            return replace(relation, condition=change(condition))
-        case Sort():
-            return replace(relation, order=tuple(map(change, relation.order)))
-        case _:
-            raise UnplannedError(f"a subquery within {type(relation).__name__}")
-
-
-def _largest_id(root: Rel) -> int:
-    """Return the largest id of a column anywhere in a query."""
-    return max((column.id for each in root.walk() for column in each.columns), default=0)
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
-
-
-def _grouped_by(relation: Rel) -> tuple[Expr, ...]:
-    """Return the expressions by which the operator has groups or partitions; it may have none."""
-    if isinstance(relation, Group):
-        return relation.keys
-    return relation.partition if isinstance(relation, Windowed) else ()
-
-
-def _own_keys(relation: Rel) -> tuple[Expr, ...]:
-    """Return the columns by which the operator has groups or partitions; none if some are no columns."""
-    found = _grouped_by(relation)
-    return found if all(each.op == "Column" for each in found) else ()
-
-
 def _ids_above(ids: list[int], operators: Sequence[Rel]) -> list[int] | None:
     """Return the ids that columns have above operators, the lowest first, or None if not all are passed on."""
     for each in operators:
         if isinstance(each, Project | Group):
-            passed = {inner: outer for outer, inner in _passed(each.items).items()}
+            passed = {inner: outer for outer, inner in passed_columns(each.items).items()}
             if not all(number in passed for number in ids):
                 return None
             ids = [passed[number] for number in ids]
     return ids if len({*ids}) == len(ids) else None
 
 
-def _passed(items: Sequence[Expr]) -> dict[int, int]:
-    """Return the ids of items that are columns of the input, or give one another name, each with the id there."""
-    inner = [(each, each.args[0] if each.op == "Alias" else each) for each in items]
-    return {each.column.id: found.column.id for each, found in inner if found.op == "Column"}
-
-
-def _equalities(join: Join) -> Keys | None:
-    """Return what is equal in both sides of rows that meet, or None if nothing is."""
-    condition = join.condition
-    parts = () if condition is None else condition.args if condition.op == "And" else (condition,)
-    left, right = ({each.id for each in side.columns} for side in join.inputs)
-    pairs = []
-    for each in parts:
-        if each.op in ("EqualTo", "EqualNullSafe"):
-            one, other = each.args
-            for first, second in ((one, other), (other, one)):
-                if first.references and second.references and first.references <= left and second.references <= right:
-                    pairs.append((first, second))
-                    break
-    return {_LEFT: tuple(a for a, _ in pairs), _RIGHT: tuple(b for _, b in pairs)} if pairs else None
-
-
-def _reduced(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:
-    """Return the rows that have one of some keys; the condition goes down to where there are fewest rows."""
-
-    def below(place: int, expressions: Sequence[Expr]) -> Rel:
-        inputs = [*relation.inputs]
-        inputs[place] = _reduced(inputs[place], expressions, found, columns)
-        return replace(relation, inputs=tuple(inputs))
-
-    plain = all(each.op == "Column" for each in keys)
-    ids = frozenset().union(*(each.references for each in keys))
-    match relation:
-        case Filter():
-            return below(0, keys)
-        case Project() if plain:
-            passed = _passed(relation.items)
-            if all(number in passed for number in ids):
-                within = {each.id: each for each in relation.inputs[0].columns}
-                return below(0, [within[passed[each.column.id]].value for each in keys])
-        case Union() if plain:
-            return _reduced_union(relation, keys, found, columns)
-        case Join():
-            left, right = ({each.id for each in side.columns} for side in relation.inputs)
-            if ids <= left and relation.kind in _PASSES_LEFT:
-                return below(_LEFT, keys)
-            if ids <= right and relation.kind in _PASSES_RIGHT:
-                return below(_RIGHT, keys)
-        case Windowed() | Group() if plain and ids <= {each.column.id for each in _own_keys(relation)}:
-            return below(0, keys)
-    same = [Expr("EqualNullSafe", (each, column.value), "boolean") for each, column in zip(keys, columns, strict=True)]
-    return Join((relation, found), JoinKind.LEFT_SEMI, _all_of(same))
-
-
-def _reduced_union(union: Union, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:
-    places = {each.id: place for place, each in enumerate(union.fields)}
-    inputs = [
-        _reduced(each, [each.columns[places[key.column.id]].value for key in keys], found, columns)
-        for each in union.inputs
-    ]
-    return replace(union, inputs=tuple(inputs))
+def _largest_id(root: Rel) -> int:
+    """Return the largest id of a column anywhere in a query."""
+    return max((column.id for each in root.walk() for column in each.columns), default=0)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from iscp.core.algebra.algebra import Rel
 from iscp.core.query.group_query import GroupQuery, Output
 from iscp.core.query.join_query import Column, JoinedTable, JoinQuery, RowCondition
 from iscp.core.values.column_identity import COLLATIONS
@@ -47,7 +48,7 @@ class ResultColumn:
 
 @dataclass(frozen=True, slots=True)
 class DirectWays:
-    """The direct ways of one query: by groups, or by joins, each None where only Spark follows changes.
+    """The direct ways of one query: by groups, by joins, or by its algebra, each None where only Spark follows changes.
 
     `columns` are the result's; there are none without a way.
     """
@@ -55,6 +56,7 @@ class DirectWays:
     columns: tuple[ResultColumn, ...] = ()
     grouped: GroupedRows | None = None
     joined: JoinQuery | None = None
+    root: Rel | None = None
 
     @property
     def schema_json(self) -> str:
@@ -90,12 +92,23 @@ def are_sound(ways: DirectWays, kinds: ColumnKinds) -> bool:
 
     They may be another query's: that cannot be seen from them.
     """
-    if ways.grouped is None and ways.joined is None:
+    if ways.grouped is None and ways.joined is None and ways.root is None:
         return not ways.columns
     if len({each.name.lower() for each in ways.columns}) < len(ways.columns) or not ways.columns:
         return False
+    if ways.root is not None and not _is_over(ways.root, ways.columns, kinds):
+        return False
     joined = ways.joined is None or _is_shown(ways.joined, ways.columns, kinds)
     return joined and (ways.grouped is None or _is_grouped(ways.grouped, ways.columns, kinds))
+
+
+def _is_over(root: Rel, columns: Sequence[ResultColumn], kinds: ColumnKinds) -> bool:
+    """Return whether a query has these columns, and reads tables that have the columns that it reads."""
+    if [(each.name, each.type) for each in root.columns] != [(each.name, each.kind) for each in columns]:
+        return False
+    return all(
+        kinds.get(table.name, {}).get(each.name) == each.type for table in root.tables() for each in table.fields
+    )
 
 
 def _is_shown(query: JoinQuery, columns: Sequence[ResultColumn], kinds: ColumnKinds) -> bool:

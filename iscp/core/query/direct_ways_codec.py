@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from iscp.core.algebra.algebra_codec import algebra_document, read_algebra_document
 from iscp.core.query.direct_ways import DirectWays, GroupedRows, ResultColumn, are_sound, plain_kinds
 from iscp.core.query.group_query import GroupQuery, Output
 from iscp.core.query.join_query import Column, Equality, JoinedTable, JoinQuery, RowCondition
@@ -32,7 +33,7 @@ COLUMNS_MAX = 2_000
 COMPARED_MAX = 500
 """Equalities, or conditions on one table, in a stored join; a join with more is not stored."""
 
-_FORMAT = 1
+_FORMAT = 2
 """Another one is written once the ways that are found of a query, or what they mean, are others."""
 
 _DIGEST_BYTES = 16
@@ -68,7 +69,8 @@ def ways_to_json(ways: DirectWays, origin: WaysOrigin) -> bytes | None:
         content = json.dumps(document | {"digest": _digest(document)}, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return None
-    return content if ways_from_json(content, origin) == ways else None
+    read = ways_from_json(content, origin)
+    return content if read is not None and _ways_document(read) == _ways_document(ways) else None
 
 
 def ways_from_json(content: bytes, origin: WaysOrigin) -> DirectWays | None:
@@ -98,6 +100,7 @@ def _ways_document(ways: DirectWays) -> dict[str, Any]:
         "columns": [[each.name, each.kind] for each in ways.columns],
         "groups": None if ways.grouped is None else _groups_document(ways.grouped),
         "joins": None if ways.joined is None else _join_document(ways.joined),
+        "algebra": None if ways.root is None else algebra_document(ways.root),
     }
 
 
@@ -125,11 +128,12 @@ def _join_document(query: JoinQuery) -> dict[str, Any]:
 def _read_ways(document: Mapping[str, Any]) -> DirectWays:
     """Read `_ways_document`. Raises ValueError, KeyError, TypeError."""
     columns = [_parts(each, 2) for each in _some(document["columns"], COLUMNS_MAX)]
-    groups, joins = document["groups"], document["joins"]
+    groups, joins, algebra = document["groups"], document["joins"], document["algebra"]
     return DirectWays(
         tuple(ResultColumn(exact_name(name, "name"), exact_name(kind, "kind")) for name, kind in columns),
         None if groups is None else _read_groups(groups),
         None if joins is None else _read_join(joins),
+        None if algebra is None else read_algebra_document(algebra),
     )
 
 

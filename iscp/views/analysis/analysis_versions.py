@@ -12,5 +12,5 @@ from iscp.adapters.delta.spark.jars import delta_release
 
 @lru_cache(maxsize=1)
 def analysis_versions() -> Mapping[str, str]:
-    """Return the versions of Spark and Delta, as they are installed; no JVM is needed for that."""
-    return MappingProxyType({"spark": version("pyspark"), "delta": delta_release()})
+    """Return the versions of Spark, Delta and DuckDB, as they are installed; no JVM is needed for that."""
+    return MappingProxyType({"spark": version("pyspark"), "delta": delta_release(), "duckdb": version("duckdb")})

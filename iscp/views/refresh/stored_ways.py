@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from iscp.adapters.system.late_imports import T
+from iscp.core.algebra.algebra import Rel
+from iscp.core.algebra.duck_text import translate
 from iscp.core.query.direct_ways import NO_WAYS, DirectWays, ResultColumn
 from iscp.core.query.direct_ways_codec import WAYS_BYTES_MAX, WaysOrigin, ways_from_json, ways_to_json
 from iscp.core.values.errors import StorageError
 from iscp.ports.sink import TargetNotes
 from iscp.views.analysis.query_analysis import AnalyzedQuery
+from iscp.views.catalyst.algebra_reader import read_algebra
 from iscp.views.direct.group_plan import find_group_query
 from iscp.views.direct.join_plan import find_join_query
 from iscp.views.refresh.refresh_parts import Part, measured_as
@@ -32,15 +35,26 @@ def find_ways(query: AnalyzedQuery) -> DirectWays:
     """Return the direct ways of an analyzed query."""
     grouped = find_group_query(query.catalyst, query.root, query.columns)
     joined = find_join_query(query.catalyst, query.root)
-    if grouped is None and joined is None:
+    root = _translatable(query)
+    if grouped is None and joined is None and root is None:
         return NO_WAYS
     columns = [ResultColumn(each.name, _kind(each.dataType)) for each in query.columns.fields]
-    return DirectWays(tuple(columns), grouped, joined)
+    return DirectWays(tuple(columns), grouped, joined, root)
 
 
 def _kind(kind: T.DataType) -> str:
     """Return the name of a type that has no other within it, as all have in results that follow directly."""
     return "string" if isinstance(kind, T.StringType) else str(json.loads(kind.json()))
+
+
+def _translatable(query: AnalyzedQuery) -> Rel | None:
+    """Return the algebra of a query, or None if something in it is computed by Spark alone."""
+    if query.undecided:
+        return None
+    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
+    root = read_algebra(query.catalyst, query.root.plan, names)
+    found = translate(root)
+    return None if found.gaps else root
 
 
 class StoredWays:

@@ -14,6 +14,7 @@ from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.system.late_imports import A, T
+from iscp.core.algebra.algebra import Rel
 from iscp.core.query.direct_ways import DirectWays
 from iscp.core.query.group_query import GroupQuery, key_columns
 from iscp.core.query.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
@@ -176,6 +177,7 @@ class ViewMemory:
         self._tables = tables
         self._groups: ViewGroups | None = None
         self._rows: ViewRows | None = None
+        self._root: Rel | None = None
         self._known = False
         self.has_direct_way = False
         """Whether small changes of its tables are followed without Spark, as far as is known."""
@@ -219,6 +221,11 @@ class ViewMemory:
         self._find_out(find)
         return self._rows
 
+    def algebra(self, find: Callable[[], DirectWays]) -> Rel | None:
+        """Return the query's algebra if DuckDB can compute it; found out as `groups`."""
+        self._find_out(find)
+        return self._root
+
     def _find_out(self, find: Callable[[], DirectWays]) -> None:
         if not self._known:
             self.learn(find())
@@ -231,7 +238,8 @@ class ViewMemory:
             self._groups = ViewGroups(ways.grouped.query, rows, columns, self._worth)
         if ways.joined is not None:
             self._rows = self._joined(ways.joined, [each.name for each in ways.columns])
-        self.has_direct_way = ways.grouped is not None or ways.joined is not None
+        self._root = ways.root
+        self.has_direct_way = ways.grouped is not None or ways.joined is not None or ways.root is not None
         self._known = True
 
     def _joined(self, query: JoinQuery, names: Sequence[str]) -> ViewRows:
@@ -243,4 +251,4 @@ class ViewMemory:
 
     def forget_query(self) -> None:
         """Forget the analyzed query, as the tables' columns may be others."""
-        self._groups, self._rows, self._known = None, None, False
+        self._groups, self._rows, self._root, self._known = None, None, None, False

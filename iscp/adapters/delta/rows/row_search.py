@@ -107,6 +107,18 @@ def find_keys(
     return [places for places, _ in found] or [_none() for _ in files], rows
 
 
+def read_all(files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
+    """Return these columns of all rows. Raises NotReadableHere, also where they take more memory than allowed."""
+    room, parts = Allowance(ROWS_BYTES_MAX), [schema.empty_table()]
+    for file in files:
+        with file.open_cached(schema) as groups:
+            for group in groups:
+                gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
+                left = np.delete(np.arange(group.end - group.begin), gone) if len(gone) else None
+                parts.append(group.read(schema, left, room))
+    return pa.concat_tables(parts)
+
+
 def _with_keys(
     file: DataFile, steps: Sequence[_Step], schema: pa.Schema, rows_max: int, room: Allowance
 ) -> tuple[Places, list[pa.Table]]:

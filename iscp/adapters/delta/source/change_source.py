@@ -250,6 +250,11 @@ class DeltaChangeSource:
         return self._lookup.find(uri, version, shape, keys, columns, rows_max)
 
     @charged_as(UsagePart.READ)
+    def all_rows(self, uri: str, version: int, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
+        shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
+        return self._lookup.all_rows(uri, version, shape, columns, min(bytes_max, self._small_bytes_max))
+
+    @charged_as(UsagePart.READ)
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).columns
 

@@ -8,15 +8,22 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
+from iscp.adapters.delta.log.commits import commit_stamp
+from iscp.adapters.delta.log.live_files import (
+    LoadState,
+    NotReadableHere,
+    StateReader,
+    TableState,
+    load_plain_state,
+)
 from iscp.adapters.delta.rows.data_file import DataFile, open_files
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.rows.parquet_files import has_early_days
-from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys
+from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, read_all
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
@@ -26,21 +33,36 @@ TABLES_MAX = 64
 and their log is read again."""
 
 
+class _Opened(NamedTuple):
+    """The files of a version, whose commit has this stamp."""
+
+    version: int
+    stamp: tuple[int, ...] | None
+    state: TableState
+    files: list[DataFile]
+
+
 @dataclass
 class _Files:
-    """The files of one table, as of the version that was searched last."""
+    """The files of one table, as of the versions that were searched last: a refresh reads two of them."""
 
     reader: StateReader
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _opened: tuple[TableState, list[DataFile]] | None = None
+    _opened: _Opened | None = None
+    _before: _Opened | None = None
 
     def at(self, version: int) -> list[DataFile]:
         """Return the files of `version`. Raises NotReadableHere."""
         with self._lock:
+            before = self._before
+            if before and before.version == version and commit_stamp(self.reader.uri, version) == before.stamp:
+                return before.files
             state = self.reader.read_state(version)
-            if self._opened is None or self._opened[0] is not state:
-                self._opened = state, self._open([*state.adds.values()])
-            return self._opened[1]
+            if self._opened is None or self._opened.state is not state:
+                self._before = self._opened
+                stamp = commit_stamp(self.reader.uri, version)
+                self._opened = _Opened(version, stamp, state, self._open([*state.adds.values()]))
+            return self._opened.files
 
     def added(self, version: int) -> list[Mapping[str, Any]]:
         """Raises NotReadableHere."""
@@ -78,6 +100,22 @@ class RowLookup:
             _, rows = find_keys(self._files(uri).at(version), keys, schema, rows_max)
             rows.validate(full=True)  # texts may hold bytes that are none
             return rows if len(rows) <= rows_max and not has_early_days(rows) else None
+        return None
+
+    def all_rows(self, uri: str, version: int, shape: Shape, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
+        """Return these columns of all rows as ChangeSource.all_rows; `shape` is that of the version. Raises
+        StorageError.
+        """
+        if not {*columns}.isdisjoint(shape.partitions) or not shape.readable(columns):
+            return None
+        schema = arrow_schema(shape.selected(columns))
+        with suppress(NotReadableHere, pa.ArrowException), direct_work(), delta_faults(f"read rows of {uri}"):
+            files = self._files(uri).at(version)
+            if sum(each.add.get("size") or 0 for each in files) > bytes_max:
+                return None
+            rows = read_all(files, schema)
+            rows.validate(full=True)
+            return None if has_early_days(rows) else rows
         return None
 
     def added(self, uri: str, version: int, files_max: int) -> list[str] | None:

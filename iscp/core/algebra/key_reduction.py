@@ -1,0 +1,156 @@
+"""Relations with a part of their rows: those that have one of some keys; and the expressions of operators.
+
+All is pure: each function returns another relation, and shares with the given one what stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from iscp.core.algebra.algebra import (
+    Expr,
+    Filter,
+    Group,
+    Join,
+    JoinKind,
+    Project,
+    Rel,
+    Sort,
+    TypedColumn,
+    Union,
+    Windowed,
+)
+
+LEFT, RIGHT = 0, 1
+_PASSES_LEFT = frozenset(
+    {
+        *(JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT_OUTER),
+        *(JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI, JoinKind.EXISTENCE),
+    }
+)
+_PASSES_RIGHT = frozenset({JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT_OUTER})
+"""The joins that pass a condition on columns of one side down to that side."""
+
+Keys = Mapping[int, tuple[Expr, ...]]
+"""The expressions by which an operator works key by key, for the place of each input that has them."""
+
+
+class UnplannedError(Exception):
+    """A query of whose changes there is no plan: the message says why."""
+
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+def named(value: Expr, column: TypedColumn) -> Expr:
+    """Return the item that is this column of the value."""
+    return Expr("Alias", (value,), column.type, (column.id, column.name))
+
+
+def all_of(conditions: Sequence[Expr]) -> Expr:
+    return conditions[0] if len(conditions) == 1 else Expr("And", tuple(conditions), "boolean")
+
+
+def conjuncts(condition: Expr) -> tuple[Expr, ...]:
+    """Return the conditions that all have to hold."""
+    return condition.args if condition.op == "And" else (condition,)
+
+
+def subqueries(relation: Rel) -> list[Rel]:
+    return [part.plan for each in relation.expressions for part in each.walk() if part.plan is not None]
+
+
+def with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
+    """Return the operator with its own expressions changed."""
+    match relation:
+        case Project():
+            return replace(relation, items=tuple(map(change, relation.items)))
+        case Filter():
+            return replace(relation, condition=change(relation.condition))
+        case Group():
+            return replace(relation, keys=tuple(map(change, relation.keys)), items=tuple(map(change, relation.items)))
+        case Join(condition=Expr() as condition):
+            return replace(relation, condition=change(condition))
+        case Sort():
+            return replace(relation, order=tuple(map(change, relation.order)))
+        case _:
+            raise UnplannedError(f"a subquery within {type(relation).__name__}")
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def grouped_by(relation: Rel) -> tuple[Expr, ...]:
+    """Return the expressions by which the operator has groups or partitions; it may have none."""
+    if isinstance(relation, Group):
+        return relation.keys
+    return relation.partition if isinstance(relation, Windowed) else ()
+
+
+def own_keys(relation: Rel) -> tuple[Expr, ...]:
+    """Return the columns by which the operator has groups or partitions; none if some are no columns."""
+    found = grouped_by(relation)
+    return found if all(each.op == "Column" for each in found) else ()
+
+
+def passed_columns(items: Sequence[Expr]) -> dict[int, int]:
+    """Return the ids of items that are columns of the input, or give one another name, each with the id there."""
+    inner = [(each, each.args[0] if each.op == "Alias" else each) for each in items]
+    return {each.column.id: found.column.id for each, found in inner if found.op == "Column"}
+
+
+def equal_sides(join: Join) -> Keys | None:
+    """Return what is equal in both sides of rows that meet, or None if nothing is."""
+    parts = () if join.condition is None else conjuncts(join.condition)
+    left, right = ({each.id for each in side.columns} for side in join.inputs)
+    pairs = []
+    for each in parts:
+        if each.op in ("EqualTo", "EqualNullSafe"):
+            one, other = each.args
+            for first, second in ((one, other), (other, one)):
+                if first.references and second.references and first.references <= left and second.references <= right:
+                    pairs.append((first, second))
+                    break
+    return {LEFT: tuple(a for a, _ in pairs), RIGHT: tuple(b for _, b in pairs)} if pairs else None
+
+
+def reduced_to_keys(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:
+    """Return the rows that have one of some keys; the condition goes down to where there are fewest rows."""
+
+    def below(place: int, expressions: Sequence[Expr]) -> Rel:
+        inputs = [*relation.inputs]
+        inputs[place] = reduced_to_keys(inputs[place], expressions, found, columns)
+        return replace(relation, inputs=tuple(inputs))
+
+    plain = all(each.op == "Column" for each in keys)
+    ids = frozenset().union(*(each.references for each in keys))
+    match relation:
+        case Filter():
+            return below(0, keys)
+        case Project() if plain:
+            passed = passed_columns(relation.items)
+            if all(number in passed for number in ids):
+                within = {each.id: each for each in relation.inputs[0].columns}
+                return below(0, [within[passed[each.column.id]].value for each in keys])
+        case Union() if plain:
+            return _reduced_union(relation, keys, found, columns)
+        case Join():
+            left, right = ({each.id for each in side.columns} for side in relation.inputs)
+            if ids <= left and relation.kind in _PASSES_LEFT:
+                return below(LEFT, keys)
+            if ids <= right and relation.kind in _PASSES_RIGHT:
+                return below(RIGHT, keys)
+        case Windowed() | Group() if plain and ids <= {each.column.id for each in own_keys(relation)}:
+            return below(0, keys)
+    same = [Expr("EqualNullSafe", (each, column.value), "boolean") for each, column in zip(keys, columns, strict=True)]
+    return Join((relation, found), JoinKind.LEFT_SEMI, all_of(same))
+
+
+def _reduced_union(union: Union, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:
+    places = {each.id: place for place, each in enumerate(union.fields)}
+    inputs = [
+        reduced_to_keys(each, [each.columns[places[key.column.id]].value for key in keys], found, columns)
+        for each in union.inputs
+    ]
+    return replace(union, inputs=tuple(inputs))

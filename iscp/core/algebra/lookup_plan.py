@@ -1,0 +1,191 @@
+"""Plan how the rows of large tables that a relation needs are looked up by keys, so that no such table is read whole.
+
+A join needs of one side only the rows that may meet a row of the other side. So where one side can be computed, its
+keys are computed first, the rows of the other side's tables that have one of these keys are looked up, and the relation
+is computed over them: the reduction by semi-joins of Bernstein and Chiu. What is looked up may be more rows than the
+relation needs, never fewer; its operators decide as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from iscp.core.algebra.algebra import Expr, Group, Join, JoinKind, Project, Rel, Table, TableRows, TypedColumn
+from iscp.core.algebra.key_reduction import (
+    LEFT,
+    RIGHT,
+    conjuncts,
+    equal_sides,
+    named,
+    reduced_to_keys,
+    subqueries,
+    with_expressions,
+)
+
+LOOKED_UP_BY = frozenset(
+    {"byte", "short", "integer", "long", "string", "date", "boolean", "timestamp", "timestamp_ntz"}
+)
+"""The types of columns by whose values rows are looked up: two values are equal only if nothing distinguishes them."""
+
+_REDUCED_BY_OTHER = {
+    JoinKind.INNER: {LEFT, RIGHT},
+    JoinKind.LEFT_OUTER: {RIGHT},
+    JoinKind.RIGHT_OUTER: {LEFT},
+    JoinKind.LEFT_SEMI: {LEFT, RIGHT},
+    JoinKind.LEFT_ANTI: {RIGHT},
+    JoinKind.EXISTENCE: {RIGHT},
+}
+"""The sides of which a join needs only the rows that may meet a row of the other side."""
+
+
+class WholeTableError(Exception):
+    """All rows of a large table would be needed; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A step: the rows are computed, and are those of the leaf `into` from then on."""
+
+    rows: Rel
+    into: Table
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """A step: the rows of `source` that have one of some keys are those of the leaf `into` from then on.
+
+    `keys` is a leaf that was computed. `pairs` has the names of columns, of the source and of the keys.
+    """
+
+    source: Table
+    keys: Table
+    pairs: tuple[tuple[str, str], ...]
+    into: Table
+
+
+class LookupPlan:
+    """The steps that go before a relation over tables of which `large` are not read whole.
+
+    `ids` gives numbers of columns that nothing else has.
+    """
+
+    def __init__(self, ids: Iterator[int], large: Collection[str]) -> None:
+        self._ids, self._large = ids, large
+        self.steps: list[Computed | LookedUp] = []
+        self._found: dict[int, tuple[Rel, Rel | WholeTableError]] = {}
+        self._keys: dict[tuple[int, tuple[Expr, ...]], Table] = {}
+        self._looked: dict[tuple[str, TableRows, int], Table] = {}
+
+    def over_lookups(self, relation: Rel) -> Rel:
+        """Return the relation over rows that the steps give. Raises WholeTableError."""
+        known = self._found.get(id(relation))
+        if known is None:
+            try:
+                found: Rel | WholeTableError = self._reduced(relation)
+            except WholeTableError as error:
+                found = error
+            known = self._found[id(relation)] = relation, found
+        if isinstance(known[1], WholeTableError):
+            raise known[1]
+        return known[1]
+
+    def computed(self, relation: Rel) -> Table:
+        """Return the leaf with the relation's rows, which a step computes; who needs the relation reads that leaf.
+
+        Raises WholeTableError.
+        """
+        found = self.over_lookups(relation)
+        if not _is_given(found):
+            given = self._leaf(tuple(replace(each, name=f"c{each.id}") for each in found.columns))
+            self.steps.append(Computed(found, given))
+            self._found[id(relation)] = relation, given
+            return given
+        return found
+
+    def _reduced(self, relation: Rel) -> Rel:
+        if subqueries(relation):
+            relation = with_expressions(relation, self._over_lookups_within)
+        match relation:
+            case Table():
+                if relation.at in (TableRows.NEW, TableRows.OLD) and relation.name in self._large:
+                    raise WholeTableError(f"all rows of {relation.name} are needed")
+                return relation
+            case Join():
+                return self._joined(relation)
+            case _:
+                inputs = tuple(map(self.over_lookups, relation.inputs))
+                return relation if inputs == relation.inputs else replace(relation, inputs=inputs)
+
+    def _over_lookups_within(self, expression: Expr) -> Expr:
+        args = tuple(map(self._over_lookups_within, expression.args))
+        plan = None if expression.plan is None else self.over_lookups(expression.plan)
+        return replace(expression, args=args, plan=plan)
+
+    def _joined(self, join: Join) -> Rel:
+        sides = [self._side(each) for each in join.inputs]
+        left, right = sides
+        if isinstance(left, Rel) and isinstance(right, Rel):
+            return replace(join, inputs=(left, right))
+        at, other = (LEFT, RIGHT) if isinstance(left, Rel) else (RIGHT, LEFT)
+        computed, missing = sides[at], sides[other]
+        assert isinstance(missing, WholeTableError)
+        if not isinstance(computed, Rel) or other not in _REDUCED_BY_OTHER.get(join.kind, ()):
+            raise missing
+        if _is_given(computed) and join.kind is JoinKind.LEFT_SEMI:  # the condition has come down as far as it can
+            return self._looked_up(join, computed, missing)
+        keys = equal_sides(join)
+        if keys is None:
+            raise missing
+        given = self._given(join.inputs[at], computed, keys[at])
+        side = reduced_to_keys(join.inputs[other], keys[other], given, given.columns)
+        inputs = [*join.inputs]
+        inputs[at], inputs[other] = self.over_lookups(join.inputs[at]), self.over_lookups(side)
+        return replace(join, inputs=tuple(inputs))
+
+    def _side(self, relation: Rel) -> Rel | WholeTableError:
+        try:
+            return self.over_lookups(relation)
+        except WholeTableError as error:
+            return error
+
+    def _given(self, relation: Rel, computed: Rel, keys: tuple[Expr, ...]) -> Table:
+        """Return the leaf with the different keys of a relation, which a step computes."""
+        known = (id(relation), keys)
+        if known not in self._keys:
+            if isinstance(computed, Group) and keys == tuple(each.value for each in computed.columns):
+                self._keys[known] = self.computed(relation)
+            else:
+                columns = [TypedColumn(next(self._ids), "key", each.type) for each in keys]
+                items = tuple(named(each, column) for each, column in zip(keys, columns, strict=True))
+                values = tuple(each.value for each in columns)
+                self._keys[known] = self.computed(Group((Project((computed,), items),), values, values))
+        return self._keys[known]
+
+    def _looked_up(self, join: Join, given: Table, missing: WholeTableError) -> Rel:
+        source = join.inputs[LEFT]
+        assert join.condition is not None
+        pairs = []
+        for each in conjuncts(join.condition):
+            own, key = each.args
+            if own.op == "Column" and own.type in LOOKED_UP_BY:
+                pairs.append((own.column.name, key.column))
+        if not isinstance(source, Table) or not pairs:
+            raise missing
+        known = (source.name, source.at, id(given))
+        if known not in self._looked:
+            names = {each.id: each.name for each in given.fields}
+            into = self._leaf(source.fields)
+            by = tuple((own, names[key.id]) for own, key in pairs)
+            self.steps.append(LookedUp(source, given, by, into))
+            self._looked[known] = into
+        rows = replace(self._looked[known], fields=source.fields)
+        return replace(join, inputs=(rows, given))
+
+    def _leaf(self, fields: tuple[TypedColumn, ...]) -> Table:
+        return Table((), fields, str(len(self.steps)), TableRows.GIVEN)
+
+
+def _is_given(relation: Rel) -> TypeGuard[Table]:
+    return isinstance(relation, Table) and relation.at is TableRows.GIVEN

@@ -1,0 +1,166 @@
+"""Compute the changes of a view's rows in this process, by DuckDB, from the plan that the algebra gives of them.
+
+All that may fail does so before anything is written: a refresh that has no result here is left to Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+
+from iscp.adapters.delta.rows.net_changes import arrow_schema
+from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError
+from iscp.adapters.system.late_imports import T
+from iscp.core.algebra.algebra import UNNUMBERED, Group, Limit, Rel, Table, TableRows, TypedColumn, Windowed
+from iscp.core.algebra.change_plan import ChangePlan
+from iscp.core.algebra.duck_text import leaf_name, translate
+from iscp.core.algebra.key_reduction import UnplannedError
+from iscp.core.algebra.lookup_plan import Computed, LookupPlan, WholeTableError
+from iscp.core.sql.sql_names import WEIGHT
+from iscp.views.changes.group_changes import KeyRows
+from iscp.views.duck.view_tables import ViewTables
+from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX
+
+R = TypeVar("R")
+
+READ_WHOLE_BYTES = (1024**2, 32 * 1024**2)
+"""Bytes of the files of a table that is read whole for a refresh, rather than searched for keys: of the plans by the
+first limit and by the last one, the first that there is is taken."""
+
+DIFFERENCE_BYTES_MAX = 4 * 1024**2
+"""Bytes of the files of all tables of a view up to which all of its rows are computed, and only the difference is
+written."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuckRefresh:
+    """A refresh of the view of a query: `root` over `tables`, of which each has so many `bytes`."""
+
+    root: Rel
+    cursor: DuckCursor
+    tables: ViewTables
+    bytes: Mapping[str, int]
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether the tables are so small that all rows are computed."""
+        return sum(self.bytes.values()) <= DIFFERENCE_BYTES_MAX
+
+    def all_rows(self) -> pa.Table:
+        """Return all rows as they are now. Raises NotComputedError."""
+        return self._computation().rows(self.root, [each.name for each in self.root.columns])
+
+    def touched_rows(self) -> KeyRows | None:
+        """Return all rows of the keys that changes touch, or None if the result has no keys. Raises
+        NotComputedError.
+        """
+
+        def over_lookups(plan: ChangePlan, lookups: LookupPlan) -> tuple[Rel, Rel] | None:
+            touched = plan.keyed_rows()
+            if touched is None:
+                return None
+            lookups.computed(touched.keys.inputs[0])
+            return lookups.over_lookups(touched.keys), lookups.over_lookups(touched.rows)
+
+        found, lookups = self._planned(over_lookups)
+        if found is None:
+            return None
+        computation = self._computation(lookups)
+        keys, rows = (computation.rows(each, [column.name for column in each.columns]) for each in found)
+        return KeyRows(keys, rows)
+
+    def net_rows(self) -> pa.Table:
+        """Return the rows that change, each once, with WEIGHT. Raises NotComputedError."""
+
+        def over_lookups(plan: ChangePlan, lookups: LookupPlan) -> Rel | None:
+            changes = plan.net_rows()
+            return None if changes is None else lookups.over_lookups(changes)
+
+        found, lookups = self._planned(over_lookups)
+        columns = (*self.root.columns, TypedColumn(UNNUMBERED, WEIGHT, "long"))
+        if found is None:
+            return arrow_schema_of(columns).empty_table()
+        return self._computation(lookups).rows(found, [each.name for each in columns], by_value=True)
+
+    def _planned(self, plan_rows: Callable[[ChangePlan, LookupPlan], R]) -> tuple[R, LookupPlan]:
+        """Return what is planned, and the steps that go before. Raises NotComputedError."""
+        missing = ""
+        for bytes_max in READ_WHOLE_BYTES:
+            plan = ChangePlan(self.root, self.tables.changed)
+            large = {name for name, size in self.bytes.items() if size > bytes_max}
+            lookups = LookupPlan(plan.ids, large)
+            try:
+                return plan_rows(plan, lookups), lookups
+            except UnplannedError as error:
+                raise NotComputedError(str(error)) from error
+            except WholeTableError as error:
+                missing = str(error)
+        raise NotComputedError(missing)
+
+    def _computation(self, lookups: LookupPlan | None = None) -> _Computation:
+        computation = _Computation(self.cursor, self.tables, {})
+        for step in lookups.steps if lookups is not None else ():
+            if isinstance(step, Computed):
+                computation.define(step.into, computation.rows(step.rows, [each.name for each in step.into.fields]))
+            else:
+                computation.define(step.into, self.tables.look_up(step, computation.defined[leaf_name(step.keys)]))
+        return computation
+
+
+@dataclass(frozen=True, slots=True)
+class _Computation:
+    """Statements over leaves, each of which is read once."""
+
+    cursor: DuckCursor
+    tables: ViewTables
+    defined: dict[str, pa.Table]
+
+    def define(self, leaf: Table, rows: pa.Table) -> None:
+        self.defined[leaf_name(leaf)] = rows
+        self.cursor.define(leaf_name(leaf), rows)
+
+    def rows(self, relation: Rel, names: Sequence[str], *, by_value: bool = False) -> pa.Table:
+        """Return a relation's rows. With `by_value` they are found in a table by all of their values.
+
+        Raises NotComputedError.
+        """
+        translation = translate(relation, names)
+        if translation.text is None:
+            raise NotComputedError("; ".join(translation.gaps))
+        if by_value and translation.by_order:
+            raise NotComputedError("the last digits of sums of doubles depend on the order of rows")
+        for each in relation.tables():
+            if leaf_name(each) not in self.defined:
+                if each.at is TableRows.STATE:
+                    raise NotComputedError("rows that are stored beside the target are read by Spark alone")
+                self.define(each, self.tables.rows(each, READ_WHOLE_BYTES[-1]))
+        fields = [TypedColumn(each.id, name, each.type) for each, name in zip(relation.columns, names, strict=True)]
+        rows = self.cursor.rows(f"{translation.text} LIMIT {CHANGED_ROWS_MAX + 1}", arrow_schema_of(fields))
+        if len(rows) > CHANGED_ROWS_MAX:
+            raise NotComputedError(f"there are more than {CHANGED_ROWS_MAX:,} rows")
+        return rows
+
+
+def follows_from_all_rows(root: Rel) -> bool:
+    """Return whether something in a query is made of all rows of its input, for which a view may have a state."""
+    return any(
+        isinstance(each, Limit)
+        or (isinstance(each, Group) and not each.keys)
+        or (isinstance(each, Windowed) and not each.partition)
+        for each in root.walk()
+    )
+
+
+def schema_json_of(columns: Sequence[TypedColumn]) -> str:
+    """Return the schema of columns, as Spark and Delta write it."""
+    fields = [{"name": each.name, "type": each.type, "nullable": True, "metadata": {}} for each in columns]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def arrow_schema_of(columns: Sequence[TypedColumn]) -> pa.Schema:
+    """Return the columns as Arrow has them."""
+    return arrow_schema(T.StructType.fromJson(json.loads(schema_json_of(columns))))
