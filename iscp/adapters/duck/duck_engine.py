@@ -38,7 +38,6 @@ _SETTINGS: Mapping[str, str | int] = {
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",  # a name is never that of a variable of this program
     "preserve_insertion_order": "false",
-    "TimeZone": "UTC",
     "lock_configuration": "true",
 }
 

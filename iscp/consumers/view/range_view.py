@@ -99,7 +99,7 @@ class RangeBuiltView(ViewConsumer):
                 return None
             if consumed is None:
                 return None
-            self._ways.store()
+            self._note.store()
             size = size_of_tables(self._source, end.marks)
         due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
         reason = f"{order.full}, by ranges of {self._own}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.rows.stored_groups import read_groups
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
@@ -23,9 +24,7 @@ from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Sink
 from iscp.views.changes.group_sums import StoredSums
 from iscp.views.changes.signed_rows import ChangedRows
-from iscp.views.direct.group_state import read_groups
 from iscp.views.refresh.refresh_parts import Part, measured_as
-from iscp.views.refresh.view_memory import StoredGroups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,12 +64,8 @@ class StoredInput:
     def sums(self, context: ConsumeContext) -> StoredSums:
         return StoredSums(partial(self.rows, context), partial(self.groups, context))
 
-    def stored_groups(self, context: ConsumeContext) -> StoredGroups:
-        return StoredGroups(
-            partial(self.is_at, context),
-            lambda rows: self.write(context, rows, context.position),
-            partial(self.groups, context),
-        )
+    def has_columns(self, schema_json: str) -> bool:
+        return self._sink.schema_matches(schema_json)
 
     @measured_as(Part.STATE)
     def write(self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position) -> None:

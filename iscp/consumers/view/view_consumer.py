@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from iscp import __version__
-from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.adapters.duck.duck_engine import DUCK_ENGINE, NotComputedError
 from iscp.adapters.system.late_imports import E
 from iscp.consumers.commit_tag import commit_tag, takeover_tag
-from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups, replace_few
+from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_groups, replace_few
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
+from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.logged_jobs import logged_job
-from iscp.core.query.direct_ways import DirectWays
-from iscp.core.query.direct_ways_codec import WaysOrigin
-from iscp.core.query.group_query import key_columns
 from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.sql.time_dependence import exact_instant_s
 from iscp.core.values.errors import EngineError, InvariantBroken
@@ -36,13 +33,12 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import leave_to_spark
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
-from iscp.views.direct.group_state import UnfitGroupsError, stored_frame
-from iscp.views.duck.duck_refresh import DuckRefresh, follows_from_all_rows
+from iscp.views.duck.duck_refresh import DuckRefresh, StoredGroups, follows_from_all_rows, schema_json_of
 from iscp.views.duck.view_tables import ViewTables, columns_read
+from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
-from iscp.views.refresh.stored_ways import StoredWays, find_ways
 from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables
 from iscp.views.refresh.view_memory import ViewMemory
 from iscp.views.refresh.view_query import ViewQuery
@@ -51,6 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
+
+
+_NO_ROW = "no row of the result has changed"
 
 
 class ViewConsumer(Consumer):
@@ -69,8 +68,8 @@ class ViewConsumer(Consumer):
         self._interval_s = row.spec.trigger.interval_s
         self._memory = memory
         self._recent = recent
-        memory.stored = memory.stored or StoredWays(self._sink, _origin_of(view))
-        self._ways = memory.stored
+        memory.note = memory.note or QueryNote(self._sink, _origin_of(view))
+        self._note = memory.note
 
     def position(self, row: JobRow) -> Position:
         return self._sink.position(row)
@@ -116,7 +115,7 @@ class ViewConsumer(Consumer):
         with translating("refresh the view"), measuring(self._clock) as parts:
             end = self._end(order.to)
             done = self._refresh(context, order, end)
-            self._ways.store()
+            self._note.store()
         if done.strategy == Strategy.FULL:
             size = size_of_tables(self._source, done.consumed.position.sources)
             parts.rows_in, parts.bytes_in = size.rows, size.bytes
@@ -152,10 +151,10 @@ class ViewConsumer(Consumer):
         return query
 
     def _query_anew(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:
-        """Return the query for all rows, and go on with the ways of its plan."""
-        self._memory.forget_query()
+        """Return the query for all rows, as Spark reads it now."""
+        self._memory.learn(None)
         query = self._query(context, end)
-        self._memory.learn(self._learn_ways(query, end))
+        self._memory.learn(self._read_query(query, end))
         return query
 
     def _follow(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed:
@@ -163,7 +162,7 @@ class ViewConsumer(Consumer):
         if not spans.changed and not by_time:
             return self._unchanged(context, end, "no table has changed")
         began_s = self._clock.monotonic_s()
-        if not by_time and (done := self._follow_directly(context, spans, end)) is not None:
+        if not by_time and (done := self._follow_by_duckdb(context, spans, end)) is not None:
             return done
         self._leave_changes_to_spark(by_time=by_time)
         query, total = self._query(context, end), self._memory.sizes.of_all(self._source, end.tables)
@@ -206,113 +205,100 @@ class ViewConsumer(Consumer):
         from_version, to = context.position.watermark.version, end.tables[self._own].to
         return commit_tag(context, "tail", from_version, to, end.marks, as_of_s)
 
-    def _follow_directly(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
-        """Refresh without Spark, but for what has to be stored at first; return None if this is for Spark to do."""
-        if (merged := self._follow_groups(context, spans, end)) is not None:
-            return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
-        if (changed := self._follow_joins(context, spans, end)) is not None:
-            return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
-        return self._follow_by_duckdb(context, spans, end)
-
     def _follow_by_duckdb(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
         """Refresh by what DuckDB computes in this process; return None if that is for Spark to do."""
-        root, tag = self._memory.algebra(partial(self._find_ways, context, end)), self._tail_tag(context, end, 0.0)
+        root = self._memory.query(partial(self._find_query, context, end)).root
+        tag = self._tail_tag(context, end, 0.0)
         if root is None or not self._sink.marks_rows(tag):
             return None
         uris = self._view.query.tables
         with ExitStack() as stack:
-            cursor = stack.enter_context(DUCK_ENGINE.cursor())
             names = {name: self._source.columns(uri, end.tables[uri].to.version) for name, uri in uris.items()}
             tables = ViewTables(context.session, self._source, uris, spans, columns_read(root, names), stack)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
-            refresh = DuckRefresh(root, cursor, tables, sizes)
-            try:
-                if refresh.is_small and (done := self._write_difference(context, refresh, tag)) is not None:
-                    return Refreshed(Consumed(*done, 0), "difference", "its tables are small")
-                if not follows_from_all_rows(root) and (done := self._write_changes(context, refresh, tag)) is not None:
-                    return Refreshed(Consumed(*done, 0), "changes", "few rows have changed")
-            except NotComputedError as error:
-                log.debug("view.left_to_spark", extra=logged_job(context.row) | {"reason": str(error)})
+            refresh = DuckRefresh(root, stack.enter_context(DUCK_ENGINE.cursor()), tables, sizes)
+            for write in (partial(self._write_groups, end), self._write_changes, self._write_difference):
+                try:
+                    if (done := write(context, refresh, tag)) is not None:
+                        position = replace(done.consumed.position, sources=tag.sources)
+                        return replace(done, consumed=replace(done.consumed, position=position))
+                except NotComputedError as error:
+                    log.debug("view.left_to_spark", extra=logged_job(context.row) | {"reason": str(error)})
+        return None
+
+    def _write_groups(
+        self, end: RefreshEnd, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
+    ) -> Refreshed | None:
+        """Refresh groups by what changed rows add to their stored sums."""
+        has_sums = partial(self._has_sums, context, refresh.tables.spans, end)
+        summed = refresh.summed_rows(StoredGroups(has_sums, partial(self._stored.groups, context)))
+        if summed is None:
             return None
+        self._memory.worth.served += 1
+        if not len(summed.stored):
+            self._stored.follow(context, None, tag)
+            return Refreshed(Consumed(self._renew(context, tag), 0, 0), "groups", _NO_ROW)
+        keys = [each for each in summed.stored.schema.names if each.startswith("k")]
+        self._stored.merge(context, summed.stored, keys, tag)
+        touched = summed.touched
+        done = self._sink.replace_keys(touched.rows, touched.keys, tag, context.guard)
+        return None if done is None else Refreshed(Consumed(*done, 0), "groups", "few rows of a view of groups changed")
 
-    def _write_difference(
-        self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
-    ) -> tuple[Position, int] | None:
-        done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
-        return None if done is None else (replace(done[0], sources=tag.sources), done[1])
+    def _has_sums(self, context: ConsumeContext, spans: Spans, end: RefreshEnd, schema_json: str) -> bool:
+        """Return whether the sums are stored of which the view's rows were made; they are, where that is worth it."""
+        if self._stored.is_at(context) and self._stored.has_columns(schema_json):
+            return True
+        if not self._memory.worth.write():
+            return False
+        leave_to_spark("the groups of all its rows are stored, for later changes")
+        return self._store_groups(context, self._query(context, end), context.position, spans)
 
-    def _write_changes(
-        self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
-    ) -> tuple[Position, int] | None:
+    def _write_changes(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
+        """Refresh by the rows that change."""
+        if follows_from_all_rows(refresh.root):
+            return None
         touched = refresh.touched_rows()
         rows = touched.keys if touched is not None else refresh.net_rows()
         if not len(rows):
-            return self._renew(context, tag), 0
+            return Refreshed(Consumed(self._renew(context, tag), 0, 0), "changes", _NO_ROW)
         if touched is not None:
             replaced = self._sink.replace_keys(touched.rows, touched.keys, tag, context.guard)
-            return None if replaced is None else (replace(replaced[0], sources=tag.sources), replaced[1])
-        position = self._sink.change_rows(rows, tag, context.guard)
-        return None if position is None else (replace(position, sources=tag.sources), len(rows))
+        else:
+            position = self._sink.change_rows(rows, tag, context.guard)
+            replaced = None if position is None else (position, len(rows))
+        return None if replaced is None else Refreshed(Consumed(*replaced, 0), "changes", "few rows have changed")
+
+    def _write_difference(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
+        """Refresh by all rows of small tables, of which those stay that are there already."""
+        if not refresh.is_small:
+            return None
+        done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
+        return None if done is None else Refreshed(Consumed(*done, 0), "difference", "its tables are small")
 
     def _leave_changes_to_spark(self, *, by_time: bool) -> None:
         if by_time:
             leave_to_spark("its rows change as time passes")
-        elif not self._memory.has_direct_way:
+        elif not self._memory.is_computed_here:
             leave_to_spark("changes are computed by Spark for a query like this, however small they are")
         else:
             leave_to_spark("these changes are too many, or of a kind that is computed by Spark", unless_known=True)
 
-    def _find_ways(self, context: ConsumeContext, end: RefreshEnd) -> DirectWays:
-        """Return the ways that are stored beside the target, or those of the query's plan."""
-        ways = self._ways.read(self._schemas(end))
-        if ways is not None and (not ways.columns or self._sink.schema_matches(ways.schema_json)):
-            return ways
-        leave_to_spark("its query is analyzed, as no way to follow changes is stored for its tables' columns")
-        return self._learn_ways(self._query(context, end), end)
+    def _find_query(self, context: ConsumeContext, end: RefreshEnd) -> StoredQuery:
+        """Return the query that is stored beside the target, or as Spark reads it."""
+        query = self._note.read(self._schemas(end))
+        if query is not None and (query.root is None or self._sink.schema_matches(schema_json_of(query.root.columns))):
+            return query
+        leave_to_spark("its query is analyzed, as it is not stored for its tables' columns")
+        return self._read_query(self._query(context, end), end)
 
-    def _learn_ways(self, query: ViewQuery, end: RefreshEnd) -> DirectWays:
-        ways = find_ways(query.analyzed)
-        self._ways.learn(ways, self._schemas(end))
-        return ways
+    def _read_query(self, query: ViewQuery, end: RefreshEnd) -> StoredQuery:
+        found = read_query(query.analyzed)
+        self._note.learn(found, self._schemas(end))
+        return found
 
     def _schemas(self, end: RefreshEnd) -> dict[str, str]:
         tables = self._view.query.tables.items()
         return {name: self._source.schema_json(uri, end.tables[uri].to.version) for name, uri in tables}
-
-    def _follow_groups(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
-        groups = self._memory.groups(partial(self._find_ways, context, end))
-        if groups is None:
-            return None
-        if (changes := groups.rows.changes(context.session, self._source, spans)) is None:
-            return None
-        before = lambda: self._query(context, end).group_input_before(spans)  # noqa: E731
-        try:
-            found = groups.change(changes, self._stored.stored_groups(context), before)
-        except (UnfitGroupsError, EngineError) as error:
-            if isinstance(error, EngineError) and not concerns_values(error):
-                raise
-            self._memory.give_up_groups()
-            return None
-        if found is None:
-            return None
-        rows, key, tag = found.view, groups.query.key_names(), self._tail_tag(context, end, 0.0)
-        if not len(rows):
-            self._stored.follow(context, None, tag)
-            return self._renew(context, tag), 0
-        self._stored.merge(context, found.stored, key_columns(len(groups.query.keys)), tag)
-        return replace(merge_few(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
-
-    def _follow_joins(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
-        joined, tag = self._memory.rows(partial(self._find_ways, context, end)), self._tail_tag(context, end, 0.0)
-        if joined is None or not self._sink.marks_rows(tag):
-            return None
-        if (changes := joined.changes(context.session, self._source, spans)) is None:
-            return None
-        rows = net_rows(changes)
-        if not len(rows):
-            return self._renew(context, tag), 0
-        position = self._sink.change_rows(rows, tag, context.guard)
-        return None if position is None else (replace(position, sources=tag.sources), len(rows))
 
     def _follow_rows(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
@@ -385,7 +371,7 @@ class ViewConsumer(Consumer):
         leave_to_spark(f"all rows are computed ({reason})")
         query = self._query_anew(context, end)
         if builds and self._view.policy is not Policy.FULL:
-            self._store_groups(context, query, end)
+            self._store_groups(context, query, self._snapshot_tag(context, query, end))
         try:
             consumed = self._write_all(context, query, end)
         except (EngineError, E.PySparkException, Py4JJavaError) as error:
@@ -398,20 +384,23 @@ class ViewConsumer(Consumer):
         warning = f"the view was recomputed: {reason}" if warn else ""
         return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
 
-    def _store_groups(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> None:
-        """Store the groups of which a view is made that is refreshed by them: then its first small change, which may
-        be another process's, needs no Spark.
+    def _store_groups(
+        self, context: ConsumeContext, query: ViewQuery, view: CommitTag | Position, before: Spans | None = None
+    ) -> bool:
+        """Store the sums of a view that is refreshed by them, as of the state that its rows have, or will have; return
+        whether they are.
+
+        If they are stored as it is built, its first small change, which may be another process's, needs no Spark.
         """
-        groups = self._memory.known_groups
-        if groups is None:
-            return
-        tag = self._snapshot_tag(context, query, end)
         try:
-            self._stored.write(context, stored_frame(groups.query, query.group_input()), tag)
+            sums = query.sums_at_top(before)
+            if sums is not None:
+                self._stored.write(context, sums, view)
         except (EngineError, E.PySparkException, Py4JJavaError) as error:
             if not concerns_values(error):
                 raise
-            self._memory.give_up_groups()  # a sum is beyond 64 bits
+            return False  # a sum has more digits than a decimal
+        return sums is not None
 
     def _snapshot_tag(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> CommitTag:
         return commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
@@ -434,5 +423,5 @@ class ViewConsumer(Consumer):
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
 
-def _origin_of(view: ViewSpec) -> WaysOrigin:
-    return WaysOrigin(view.query.sql, view.query.tables, {"iscp": __version__, **analysis_versions()})
+def _origin_of(view: ViewSpec) -> QueryOrigin:
+    return QueryOrigin(view.query.sql, view.query.tables, {"iscp": __version__, **analysis_versions()})

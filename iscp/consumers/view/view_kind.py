@@ -89,7 +89,7 @@ class ViewKind(ConsumerKind):
         spec = row.spec.consumer
         view = read_view_spec(spec)
         name = (self.name, row.job_id, view.query.sql)
-        memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.query.tables)))
+        memory = environment.keep(name, spec.target, lambda uri: ViewMemory())
         return RangeBuiltView(view, row, environment, memory, self._recent.of((spec.target, *name)))
 
     def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:

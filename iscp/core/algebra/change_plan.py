@@ -43,6 +43,7 @@ from iscp.core.algebra.key_reduction import (
     with_expressions,
 )
 from iscp.core.algebra.result_types import FLOATS
+from iscp.core.algebra.stored_sums import StoredSums
 from iscp.core.sql.sql_names import WEIGHT
 
 _LINEAR = {
@@ -63,6 +64,35 @@ class TouchedRows:
 
     keys: Rel
     rows: Rel
+
+
+@dataclass(frozen=True, slots=True)
+class SummedRows:
+    """Groups that follow from stored sums, which are the leaf `stored`: rows that are computed one after the other.
+
+    `moved` is what changed rows add, `now` the sums afterwards: each is a relation, and the leaf of its rows. `touched`
+    are the result's rows, made of the latter.
+    """
+
+    stored: Table
+    moved: tuple[Rel, Table]
+    now: tuple[Rel, Table]
+    touched: TouchedRows
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownKeys:
+    """Groups or partitions, the operators `above` them, the highest first, and the ids of their keys in the result."""
+
+    top: Rel
+    above: tuple[Rel, ...]
+    ids: tuple[int, ...]
+
+    def over(self, rows: Rel) -> Rel:
+        """Return the result over other rows of the groups or partitions."""
+        for each in reversed(self.above):
+            rows = replace(each, inputs=(rows,))
+        return rows
 
 
 class ChangePlan:
@@ -103,6 +133,35 @@ class ChangePlan:
 
         Raises UnplannedError.
         """
+        shown = self._shown_keys()
+        if shown is None:
+            return None
+        keys = own_keys(shown.top)
+        found, columns = self._touched_keys(shown.top, {0: keys})
+        now = self._touched_rows(shown.top, {0: keys}, TableRows.NEW)
+        return TouchedRows(self._named_keys(found, columns, shown), shown.over(now))
+
+    def summed_rows(self) -> SummedRows | None:
+        """Return how the groups at the top follow from stored sums, if they do and the result has their keys, or None.
+
+        Raises UnplannedError.
+        """
+        shown = self._shown_keys()
+        if shown is None or not isinstance(shown.top, Group):
+            return None
+        sums = StoredSums.of(shown.top, Table((), (), "sums", TableRows.STATE), self.ids)
+        if sums is None:
+            return None
+        moved = sums.moved(self._changed_input(shown.top), self.weight)
+        leaf = Table((), moved.columns, "moved", TableRows.GIVEN)
+        now = replace(leaf, fields=sums.rows.fields, name="now")
+        keys = self._named_keys(now, sums.keys, shown)
+        return SummedRows(
+            sums.rows, (moved, leaf), (sums.now(leaf), now), TouchedRows(keys, shown.over(sums.result(now)))
+        )
+
+    def _shown_keys(self) -> _ShownKeys | None:
+        """Return groups or partitions at the top whose keys the result has, or None."""
         above: list[Rel] = []
         top = self._root
         while isinstance(top, Project | Filter | Sort) and not self._has_changed_value(top):
@@ -112,15 +171,13 @@ class ChangePlan:
         if not keys or not self._is_touched(top) or self._has_changed_value(top):
             return None
         ids = _ids_above([each.column.id for each in keys], [top, *reversed(above)])
-        if ids is None:
-            return None
-        found, columns = self._touched_keys(top, {0: keys})
+        return None if ids is None else _ShownKeys(top, tuple(above), tuple(ids))
+
+    def _named_keys(self, rows: Rel, columns: Sequence[TypedColumn], shown: _ShownKeys) -> Rel:
+        """Return the keys of some rows under the names that the result has for them."""
         by_id = {each.id: each for each in self._root.columns}
-        items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, ids, strict=True))
-        now = self._touched_rows(top, {0: keys}, TableRows.NEW)
-        for each in reversed(above):
-            now = replace(each, inputs=(now,))
-        return TouchedRows(Project((found,), items), now)
+        items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, shown.ids, strict=True))
+        return Project((rows,), items)
 
     def all_rows(self, at: TableRows) -> Rel:
         """Return all rows of the query, after or before the changes."""

@@ -189,6 +189,26 @@ GROUP_ENTRIES = (
 )
 """Aggregates of groups; those of windows are the same, but for DISTINCT."""
 
+
+def _average_of(call: DuckCall) -> str:
+    """Return the average that a stored sum and a stored count come to."""
+    total, count = call.args
+    if call.type == "double":
+        found = f"CAST({total} AS DOUBLE) / CAST({count} AS DOUBLE)"
+    else:
+        precision, scale = call.digits(0)
+        places = (decimal_of(call.type) or (0, 0))[1] - scale
+        found = quotient(unscaled(total, precision, scale), places, f"CAST({count} AS HUGEINT)", call.type)
+    return f"(CASE WHEN {count} > 0 THEN {found} END)"
+
+
+_TOTAL_INEXACT = RowGuard(
+    "a sum beyond 2^53", lambda call: f"abs({call.args[0]}) > {EXACT_DOUBLE_MAX}" if call.type == "double" else "FALSE"
+)
+
+PLANNED_ENTRIES = (Entry("AverageOf", "", anything, _average_of, guards=(_TOTAL_INEXACT,)),)
+"""Operations that only a planner makes, and no query has."""
+
 WINDOW_ENTRIES = (
     Entry("RowNumber", "", anything, _ranked("row_number")),
     Entry("Rank", "", anything, _ranked("rank")),

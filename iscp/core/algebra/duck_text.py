@@ -28,7 +28,7 @@ from iscp.core.algebra.algebra import (
     Values,
     Windowed,
 )
-from iscp.core.algebra.duck_aggregates import GROUP_ENTRIES, WINDOW_ENTRIES
+from iscp.core.algebra.duck_aggregates import GROUP_ENTRIES, PLANNED_ENTRIES, WINDOW_ENTRIES
 from iscp.core.algebra.duck_entries import DuckCall, Entry, cast, duck_type
 from iscp.core.algebra.duck_scalars import SCALARS
 from iscp.core.algebra.result_types import DIGITS, FLOATS, MOMENTS, VOID, decimal_of
@@ -152,7 +152,7 @@ class _Writer:
     @classmethod
     def of(cls, allowed: Iterable[Entry], root: Rel) -> _Writer:
         entries: dict[str, list[Entry]] = defaultdict(list)
-        for each in allowed:
+        for each in (*allowed, *PLANNED_ENTRIES):
             entries[each.op].append(each)
         return cls(entries, _uses(root))
 

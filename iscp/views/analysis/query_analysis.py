@@ -26,8 +26,7 @@ from iscp.views.catalyst.needed_columns import needed_columns
 from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, ResultKeys, read_tree, result_keys, stored_input
 from iscp.views.catalyst.special_times import special_time
 from iscp.views.catalyst.time_marks import VIEW_ZONE, TimeMarks, changing
-from iscp.views.changes.group_sums import GroupSums, find_group_sums
-from iscp.views.direct.group_plan import find_group_query
+from iscp.views.changes.group_sums import GroupSums, find_group_sums, find_sums_at_top
 from iscp.views.ranges.range_ways import find_ranged_rows
 
 if TYPE_CHECKING:
@@ -81,6 +80,11 @@ class AnalyzedQuery:
     needed: Mapping[str, frozenset[str]]
     undecided: str
     named: frozenset[str]
+
+    @property
+    def sums_at_top(self) -> GroupSums | None:
+        """Return the groups at the top whose rows follow from stored sums, and are found by keys that they show."""
+        return find_sums_at_top(self.catalyst, self.root) if self.keys is not None and self.stored is None else None
 
     def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
         """Return the columns to read of a table's changed rows, among `names`; at least one, as it may be that rows
@@ -152,7 +156,7 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
     def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
         found = analyze_query(session_of(session.newSession), sql, schemas)
         stored = found.stored
-        by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
+        by_group = found.sums is not None or found.sums_at_top is not None
         whole = {name: _whole(found, name) for name in schemas}
         stored_operator = stored.operator if stored is not None else None
         schema_json = str(found.columns.json())

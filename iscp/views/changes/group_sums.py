@@ -21,7 +21,7 @@ from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.system.late_imports import F, T
-from iscp.core.query.group_query import ROWS, key_columns, number_names
+from iscp.core.algebra.stored_sums import GROUP_ROWS, key_columns, number_names
 from iscp.core.query.query_plan import OperatorKind
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
@@ -82,6 +82,16 @@ def find_group_sums(catalyst: Catalyst, root: PlanNode, stored: PlanNode | None)
     return found
 
 
+def find_sums_at_top(catalyst: Catalyst, root: PlanNode) -> GroupSums | None:
+    """Return the groups at the top of a query that can be stored so, or None."""
+    node = root
+    while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.SORT):
+        (node,) = node.inputs
+    if node.operator.kind is not OperatorKind.AGGREGATE or not node.keys:
+        return None
+    return _group_sums(catalyst, node)
+
+
 def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
     functions = changing_functions(catalyst, node.plan)
     if functions is None or any(each.distinct or each.kind.is_extreme for each in functions):
@@ -93,9 +103,9 @@ def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
     return GroupSums(node, functions) if keyed else None
 
 
-def all_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame:
-    """Return the sums of all rows."""
-    return _summed(plans, sums, plans.rows(sums.node.inputs[0], At.NEW), None)
+def all_sums(plans: SignedPlans, sums: GroupSums, at: At = At.NEW) -> DataFrame:
+    """Return the sums of all rows, as they are or as they were."""
+    return _summed(plans, sums, plans.rows(sums.node.inputs[0], at), None)
 
 
 def combined_sums(sums: GroupSums, parts: DataFrame) -> DataFrame:
@@ -126,11 +136,11 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, stored: StoredSums) -> Cha
     if few is not None:
         with suppress(pa.ArrowInvalid):  # beyond 38 digits: Spark says what that is
             return _checked(
-                moved, moved_groups(stored.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, ROWS)
+                moved, moved_groups(stored.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, GROUP_ROWS)
             )
     changes = plans.leaves.cache(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
     now = plans.leaves.cache(_sums_now(sums, stored.frame(), changes))
-    number, lacking = now.count(), not now.where(F.col(ROWS) < 0).isEmpty()
+    number, lacking = now.count(), not now.where(F.col(GROUP_ROWS) < 0).isEmpty()
     if lacking:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(now, number) if number else None
@@ -145,7 +155,7 @@ def _changes_of_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
 
 
 def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
-    if pc.min(rows[ROWS]).as_py() < 0:
+    if pc.min(rows[GROUP_ROWS]).as_py() < 0:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(frame, len(rows), rows)
 
@@ -159,7 +169,7 @@ def _sums_now(sums: GroupSums, stored: DataFrame, changes: DataFrame) -> DataFra
     touched = stored.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
     added = [F.sum(name).alias(name) for name in sums.measures]
     now = touched.select(sums.columns).unionAll(changes.select(sums.columns)).groupBy(sums.keys).agg(*added)
-    op = F.when(F.col(ROWS) == 0, Op.DELETE.value).otherwise(Op.UPDATE.value)
+    op = F.when(F.col(GROUP_ROWS) == 0, Op.DELETE.value).otherwise(Op.UPDATE.value)
     return now.withColumn(OP, op)
 
 

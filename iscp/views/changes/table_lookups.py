@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.rows.column_kinds import is_one_of
+from iscp.adapters.delta.rows.column_kinds import is_one_of, searched_types
 from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.column_bounds import TableBounds
 from iscp.views.changes.plan_leaf import At, Bound, Bounds, CollectedColumn, Leaf, TableLookup
 from iscp.views.changes.signed_rows import Signed
-from iscp.views.direct.join_plan import equal_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -127,7 +126,7 @@ def _leaf(plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> Leaf | Non
     by_rows: dict[tuple[tuple[Leaf, PlanNode], ...], dict[str, tuple[int, ...]]] = {}
     output = node.plan.output()
     for place, each in enumerate(plans.catalyst.ids(node.plan)):
-        if each in own and is_one_of(plans.catalyst.type_of(output.apply(place)), equal_types()):
+        if each in own and is_one_of(plans.catalyst.type_of(output.apply(place)), searched_types()):
             rows = tuple((column.leaf, column.row_of) for column in own[each])
             by_rows.setdefault(rows, {})[str(output.apply(place).name())] = tuple(column.place for column in own[each])
     if not by_rows:

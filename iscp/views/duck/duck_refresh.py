@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError
 from iscp.adapters.system.late_imports import T
-from iscp.core.algebra.algebra import UNNUMBERED, Group, Limit, Rel, Table, TableRows, TypedColumn, Windowed
-from iscp.core.algebra.change_plan import ChangePlan
+from iscp.core.algebra.algebra import UNNUMBERED, Group, Limit, Rel, Table, TypedColumn, Windowed
+from iscp.core.algebra.change_plan import ChangePlan, SummedRows
 from iscp.core.algebra.duck_text import leaf_name, translate
 from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.algebra.lookup_plan import Computed, LookupPlan, WholeTableError
-from iscp.core.sql.sql_names import WEIGHT
+from iscp.core.algebra.stored_sums import GROUP_ROWS
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP, WEIGHT
 from iscp.views.changes.group_changes import KeyRows
 from iscp.views.duck.view_tables import ViewTables
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX
@@ -34,6 +37,26 @@ first limit and by the last one, the first that there is is taken."""
 DIFFERENCE_BYTES_MAX = 4 * 1024**2
 """Bytes of the files of all tables of a view up to which all of its rows are computed, and only the difference is
 written."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroups:
+    """The stored sums of a view. `is_at_hand` says whether they are those that the view's rows were made of, and have
+    the columns of a schema.
+
+    `find` gives the groups with these keys, and perhaps others.
+    """
+
+    is_at_hand: Callable[[str], bool]
+    find: Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class SummedGroups:
+    """Groups that changed: with OP as they are stored, and as rows of the result by their keys."""
+
+    stored: pa.Table
+    touched: KeyRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +75,7 @@ class DuckRefresh:
 
     def all_rows(self) -> pa.Table:
         """Return all rows as they are now. Raises NotComputedError."""
-        return self._computation().rows(self.root, [each.name for each in self.root.columns])
+        return self._computation().named_rows(self.root)
 
     def touched_rows(self) -> KeyRows | None:
         """Return all rows of the keys that changes touch, or None if the result has no keys. Raises
@@ -70,8 +93,38 @@ class DuckRefresh:
         if found is None:
             return None
         computation = self._computation(lookups)
-        keys, rows = (computation.rows(each, [column.name for column in each.columns]) for each in found)
-        return KeyRows(keys, rows)
+        return KeyRows(*map(computation.named_rows, found))
+
+    def summed_rows(self, stored: StoredGroups) -> SummedGroups | None:
+        """Return how groups change that follow from stored sums, or None if the result is none of such groups, or the
+        sums are not at hand. Raises NotComputedError.
+        """
+
+        def over_lookups(plan: ChangePlan, lookups: LookupPlan) -> SummedRows | None:
+            summed = plan.summed_rows()
+            if summed is None:
+                return None
+            moved, leaf = summed.moved
+            return replace(summed, moved=(lookups.over_lookups(moved), leaf))
+
+        found, lookups = self._planned(over_lookups)
+        if found is None:
+            return None
+        names = [each.name for each in found.stored.fields]
+        computation = self._computation(lookups)
+        moved = computation.rows(found.moved[0], names)
+        if not stored.is_at_hand(schema_json_of(found.stored.fields)):
+            return None
+        keys = moved.select([each for each in names if each.startswith("k")])
+        computation.define(found.moved[1], moved)
+        computation.define(found.stored, stored.find(keys).select(names).cast(moved.schema) if len(moved) else moved)
+        now = computation.rows(found.now[0], names)
+        if not _can_be(now):
+            raise NotComputedError("the stored sums are not those that the changes started from")
+        computation.define(found.now[1], now)
+        gone = pc.if_else(pc.equal(now[GROUP_ROWS], 0), Op.DELETE.value, Op.UPDATE.value)
+        touched = (found.touched.keys, found.touched.rows)
+        return SummedGroups(now.append_column(OP, gone), KeyRows(*map(computation.named_rows, touched)))
 
     def net_rows(self) -> pa.Table:
         """Return the rows that change, each once, with WEIGHT. Raises NotComputedError."""
@@ -123,6 +176,10 @@ class _Computation:
         self.defined[leaf_name(leaf)] = rows
         self.cursor.define(leaf_name(leaf), rows)
 
+    def named_rows(self, relation: Rel) -> pa.Table:
+        """Return a relation's rows under the names of its columns. Raises NotComputedError."""
+        return self.rows(relation, [each.name for each in relation.columns])
+
     def rows(self, relation: Rel, names: Sequence[str], *, by_value: bool = False) -> pa.Table:
         """Return a relation's rows. With `by_value` they are found in a table by all of their values.
 
@@ -135,14 +192,23 @@ class _Computation:
             raise NotComputedError("the last digits of sums of doubles depend on the order of rows")
         for each in relation.tables():
             if leaf_name(each) not in self.defined:
-                if each.at is TableRows.STATE:
-                    raise NotComputedError("rows that are stored beside the target are read by Spark alone")
                 self.define(each, self.tables.rows(each, READ_WHOLE_BYTES[-1]))
         fields = [TypedColumn(each.id, name, each.type) for each, name in zip(relation.columns, names, strict=True)]
         rows = self.cursor.rows(f"{translation.text} LIMIT {CHANGED_ROWS_MAX + 1}", arrow_schema_of(fields))
         if len(rows) > CHANGED_ROWS_MAX:
             raise NotComputedError(f"there are more than {CHANGED_ROWS_MAX:,} rows")
         return rows
+
+
+def _can_be(groups: pa.Table) -> bool:
+    """Return whether rows can come to all of these numbers."""
+    rows = groups[GROUP_ROWS]
+    holds = [pc.greater_equal(rows, 0)]
+    for place in range(sum(name.startswith("c") for name in groups.schema.names)):
+        count, total = groups[f"c{place}"], groups[f"s{place}"]
+        holds += [pc.greater_equal(count, 0), pc.less_equal(count, rows)]
+        holds.append(pc.or_(pc.greater(rows, 0), pc.equal(total, 0)))
+    return all(pc.all(each, min_count=0).as_py() for each in holds)
 
 
 def follows_from_all_rows(root: Rel) -> bool:

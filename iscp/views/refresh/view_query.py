@@ -186,19 +186,18 @@ class ViewQuery:
                 learn_totals(plans, self.analyzed.root)
         return plans
 
-    def group_input(self) -> DataFrame:
-        """Return all rows of which the groups at the top are made, as `c0`, `c1`, …"""
-        (node,) = self.analyzed.root.inputs
-        rows = self.plans_at_ends().result(node, At.NEW)
-        return rows.toDF(*_numbered(rows))
-
-    def group_input_before(self, spans: Spans) -> DataFrame:
-        """Return all rows of which the groups at the top were made, as `c0`, `c1`, …"""
-        (node,) = self.analyzed.root.inputs
-        spans_of, named = spans.by_uri, self.view.tables.items()
-        tables = {name: TableChange(self._opener(uri, spans_of[uri]), lambda: None) for name, uri in named}
-        rows = SignedPlans(self.analyzed.catalyst, tables, Instants()).result(node, At.OLD)
-        return rows.toDF(*_numbered(rows))
+    def sums_at_top(self, spans: Spans | None = None) -> DataFrame | None:
+        """Return the sums that are stored of the groups at the top, now or before the changes of `spans`, or None if
+        the query has none.
+        """
+        sums = self.analyzed.sums_at_top
+        if sums is None:
+            return None
+        if spans is None:
+            return all_sums(self.plans_at_ends(), sums)
+        named = self.view.tables.items()
+        tables = {name: TableChange(self._opener(uri, spans.by_uri[uri]), lambda: None) for name, uri in named}
+        return all_sums(SignedPlans(self.analyzed.catalyst, tables, Instants()), sums, At.OLD)
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:

@@ -62,7 +62,7 @@ def built(new_view: NewView, sql: str) -> ViewBench:
     assert_follows(view, view.run())
     change(view)
     outcome = view.run()
-    assert outcome.strategy in ("incremental", "groups", "joins")
+    assert outcome.strategy in ("incremental", "groups", "changes", "difference")
     assert_follows(view, outcome)
     return view
 

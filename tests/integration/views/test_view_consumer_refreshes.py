@@ -157,7 +157,7 @@ def test_groups_of_texts_without_a_null_follow_again_and_again(new_view: Callabl
     [
         # The ways of these two are stored at the build.
         ("select a, count(*) c from t group by a", "groups", {"spans", "changes", "state", "rows"}),
-        ("select t.a, u.x from t join u on t.a = u.a", "joins", {"spans", "changes", "rows"}),
+        ("select t.a, u.x from t join u on t.a = u.a", "changes", {"spans", "changes", "rows"}),
         ("select t.d, u.x from t join u on t.a = u.a", "incremental", {"spans", "plan", "changes", "rows"}),
         (KEPT[1], "incremental", {"spans", "plan", "changes", "state", "rows"}),
     ],

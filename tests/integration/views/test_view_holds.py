@@ -37,7 +37,7 @@ def without_retention(view: ViewBench) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("hold_s", "strategy"), [(7 * 86_400, "joins"), pytest.param(0, "full", marks=pytest.mark.further)]
+    ("hold_s", "strategy"), [(7 * 86_400, "changes"), pytest.param(0, "full", marks=pytest.mark.further)]
 )
 @pytest.mark.slow
 def test_changes_outlive_a_vacuum_only_where_they_are_held(

@@ -124,7 +124,7 @@ def test_many_processes_one_after_another_follow_the_tables(view: UnaidedView) -
         write_deltalake(view.uris["u"], pa.table({"k": [number], "x": [f"x{number}"]}), mode="append")
         if number:
             DeltaTable(view.uris["t"]).delete(f"k = {number - 1}")
-        assert view.refresh().strategy == "joins"
+        assert view.refresh().strategy == "changes"
         assert view.rows == [(number, f"x{number}")] * 2
     assert list(Path(view.target, "_delta_log").glob("*.checkpoint.parquet"))
     assert view.refresh().strategy == "unchanged"

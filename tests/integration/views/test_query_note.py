@@ -26,7 +26,7 @@ from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.views.refresh.stored_ways import NOTE
-from tests.fakes.forged_ways import forged
+from tests.fakes.forged_queries import forged
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full
 
@@ -96,11 +96,11 @@ def settled(view: ViewBench) -> ViewBench:
     """The view after its build, and a small change that has stored its groups."""
     view.refresh()
     append(view)
-    assert view.refresh().strategy in ("groups", "joins")
+    assert view.refresh().strategy in ("groups", "changes")
     return view
 
 
-@pytest.mark.parametrize(("sql", "strategy"), in_full([(GROUPS, "groups"), (JOINS, "joins")], unpack=True))
+@pytest.mark.parametrize(("sql", "strategy"), in_full([(GROUPS, "groups"), (JOINS, "changes")], unpack=True))
 def test_a_newcomer_follows_small_changes_without_spark(new_view: NewView, sql: str, strategy: str) -> None:
     view = settled(new_view(sql, seed=71))
     for number in range(3):
@@ -120,7 +120,7 @@ def test_joins_need_no_refresh_between_the_build_and_the_newcomer(new_view: NewV
     view = new_view(JOINS, seed=72)
     view.refresh()
     append(view)
-    assert Newcomer(view).refresh().strategy == "joins"
+    assert Newcomer(view).refresh().strategy == "changes"
     view.assert_equal()
 
 
@@ -138,7 +138,7 @@ def test_tables_with_deletion_vectors_and_checkpoints_are_followed_too(
         for uri in (*view.lake.uris.values(), view.target):
             DeltaTable(uri).create_checkpoint()
         append(view)
-        assert Newcomer(view).refresh().strategy == "joins"
+        assert Newcomer(view).refresh().strategy == "changes"
         view.assert_equal()
 
 
@@ -194,11 +194,11 @@ def test_whatever_else_is_there_counts_as_no_file_and_is_replaced(new_view: NewV
             Newcomer(view).refresh()
         assert note(view).read_bytes() == damaged
         view.restart()
-        assert view.refresh().strategy == "joins", name
+        assert view.refresh().strategy == "changes", name
         assert note(view).read_bytes() == content, name
         view.assert_equal()
         append(view, number)
-        assert Newcomer(view).refresh().strategy == "joins", name
+        assert Newcomer(view).refresh().strategy == "changes", name
         view.assert_equal()
 
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_opened_or_written_harms_no_refresh(new_view: NewView, ca
     os.mkfifo(note(view))
     append(view)
     view.restart()
-    assert view.refresh().strategy == "joins"
+    assert view.refresh().strategy == "changes"
     assert note(view).is_file(), "a pipe is replaced, and not opened"
     note(view).unlink()
     note(view).mkdir()
@@ -217,7 +217,7 @@ def test_what_cannot_be_opened_or_written_harms_no_refresh(new_view: NewView, ca
         for number in range(3):
             append(view, number)
             view.restart() if not number else None
-            assert view.refresh("on request" if number else "").strategy == ("full" if number else "joins")
+            assert view.refresh("on request" if number else "").strategy == ("full" if number else "changes")
             view.assert_equal()
     assert [each.message for each in caplog.records].count("view.ways_unstored") == 1
 
@@ -233,7 +233,7 @@ def test_other_columns_of_a_table_are_another_file(new_view: NewView, spark_runt
     assert view.refresh().strategy == "full"
     assert note(view).read_bytes() != before
     append(view)
-    assert Newcomer(view).refresh().strategy == "joins"
+    assert Newcomer(view).refresh().strategy == "changes"
     view.assert_equal()
 
 
@@ -248,7 +248,7 @@ def test_a_forged_way_makes_the_view_wrong_and_reads_no_other_table(new_view: Ne
     note(view).write_bytes(forged(note(view).read_bytes(), swap))
     (partner, *_) = read(view.lake.uris["u"])["a"].drop_null().to_pylist()
     write(view, [{"a": partner, "b": "q"}])
-    assert Newcomer(view).refresh().strategy == "joins"
+    assert Newcomer(view).refresh().strategy == "changes"
     assert view.verify().extra == 1
 
 

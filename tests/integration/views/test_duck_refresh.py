@@ -1,4 +1,4 @@
-"""Views whose rows are joined without Spark: where few rows of plain tables changed, and only there."""
+"""Views of which small changes are computed without Spark, by DuckDB: where it can, and only there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.direct.join_plan import find_join_query
+from iscp.views.refresh.query_note import read_query
 from tests.selection import in_full
 
 from .conftest import SCHEMAS, Lake, ViewBench
@@ -25,30 +25,35 @@ PLAIN = (
     "select t1.a, t1.n, t2.b c, u.y, u.y z from t t1 join t t2 on t1.a = t2.a and t1.b = t2.b join u on u.x = t2.b",
     "select a, n, b as again from t where b = 'p' and a >= 2",
     "select u.x, t.n from t, u where t.a = u.a and u.y <> 2 and 'q' >= u.x",
-)
-OTHERS = (
     "select t.a, t.d, u.x from t join u on t.a = u.a",  # a double, of which zeros have signs
     "select t.a, u.x from t join u on t.d = u.y",
     "select t.a, u.x from t join u on t.a <=> u.a",
-    "select t.a, u.x from t left join u on t.a = u.a",
-    "select t.a + 1 a, u.x from t join u on t.a = u.a",
-    "select t.a, u.x from t join u on t.a = u.a and t.b < u.x",
-    "select t.b, u.x from t join u on t.b collate utf8_lcase = u.x collate utf8_lcase",
-    "select t.a, u.x from t join u on t.a = u.a where t.n > 1",
-    "select u.x from t cross join u",
+    "select t.a, u.x, u.y from t left join u on t.a = u.a",
+    "select t.a + 1 a, u.x from t full join u on t.a = u.a",
+    "select t.a, u.x from t join u on t.a = u.a and t.b < u.x where t.n > 1",
     "select distinct t.a, u.x from t join u on t.a = u.a",
+    "select a, b from t where a not in (select a from u where a is not null)",
+    "select b, min(n) lo, max(a) hi, count(distinct a) k from t group by b having count(*) > 1",
+    "select b, sum(a * 2) s, count(n) filter (where a > 1) c, avg(n) m from t group by b",
+    "select t.b, u.x, sum(t.n) s, avg(t.a) m, count(*) c from t join u on t.a = u.a group by t.b, u.x",
+    "select a, n, row_number() over (partition by b order by n, a) r from t",
+    "select a, case when n > 1 then upper(b) else 'x' end c, coalesce(d, 0) d from t union all select y, x, 1 from u",
+)
+OTHERS = (
+    "select t.b, u.x from t join u on t.b collate utf8_lcase = u.x collate utf8_lcase",
+    "select a, soundex(b) b from t",
 )
 
 
-@pytest.mark.parametrize("sql", in_full(PLAIN, [PLAIN[1]]))
-def test_joined_rows_follow_random_changes_without_spark(new_view: NewView, sql: str) -> None:
+@pytest.mark.parametrize("sql", in_full(PLAIN, [PLAIN[1], PLAIN[8], *PLAIN[12:16]]))
+def test_rows_follow_random_changes_without_spark(new_view: NewView, sql: str) -> None:
     view = new_view(sql, seed=61)
     view.refresh()
     strategies = view.follow(4)
     view.restart()
     strategies |= view.follow(1)
-    assert "joins" in strategies
-    assert strategies <= {"joins", "unchanged"}
+    assert strategies - {"unchanged"}
+    assert strategies <= {"changes", "groups", "unchanged"}
 
 
 def test_what_may_come_out_otherwise_is_left_to_spark(spark_runtime: SparkRuntime) -> None:
@@ -58,9 +63,8 @@ def test_what_may_come_out_otherwise_is_left_to_spark(spark_runtime: SparkRuntim
         "u": "a bigint, x string, y bigint",
     }
     written = {name: session.createDataFrame([], schema).schema.json() for name, schema in schemas.items()}
-    analyzed = {sql: analyze_query(session, sql, written) for sql in (*PLAIN, *OTHERS)}
-    found = {sql for sql, each in analyzed.items() if find_join_query(each.catalyst, each.root) is not None}
-    assert found == {*PLAIN}
+    found = {sql: read_query(analyze_query(session, sql, written)) for sql in (*PLAIN, *OTHERS)}
+    assert [sql for sql, each in found.items() if each.root is not None] == [*PLAIN]
 
 
 def test_a_change_of_the_other_table_and_of_both_is_followed(new_view: NewView) -> None:
@@ -72,7 +76,7 @@ def test_a_change_of_the_other_table_and_of_both_is_followed(new_view: NewView) 
             rows = DeltaTable(uri).to_pyarrow_table()
             write_deltalake(uri, rows.slice(0, 2), mode="append")
             DeltaTable(uri).update(updates={"a": "2"}, predicate="a = 1")
-        assert view.refresh().strategy == "joins"
+        assert view.refresh().strategy == "changes"
         view.assert_equal()
 
 
@@ -85,10 +89,10 @@ def test_rows_that_deletion_vectors_of_a_source_take_out_are_not_joined(
     session.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     view.refresh()
     session.sql(f"DELETE FROM delta.`{uri}` WHERE y = 2 OR x = 'p'")
-    assert view.refresh().strategy == "joins"
+    assert view.refresh().strategy == "changes"
     write_deltalake(view.lake.uris["t"], pa.table([[1, 2, 3], ["p", "q", None], [None] * 3, [None] * 3], SCHEMAS["t"]),
                     mode="append")  # fmt: skip
-    assert view.refresh().strategy == "joins"
+    assert view.refresh().strategy == "changes"
     view.assert_equal()
 
 
