@@ -1,4 +1,4 @@
-"""Files with a view's direct ways, changed by somebody who knows the format."""
+"""Files with a view's query, changed by somebody who knows the format."""
 
 from __future__ import annotations
 

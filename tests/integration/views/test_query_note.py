@@ -1,11 +1,11 @@
-"""What Spark has found of a view's query is stored beside its rows: small changes need no Spark in another process."""
+"""What Spark has read of a view's query is stored beside its rows: small changes need no Spark in another process."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
+from iscp.core.algebra.stored_query import QUERY_BYTES_MAX
 from iscp.core.job.iteration import Bounds
-from iscp.core.query.direct_ways_codec import WAYS_BYTES_MAX
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.views.refresh.stored_ways import NOTE
+from iscp.views.refresh.query_note import NOTE
 from tests.fakes.forged_queries import forged
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full
@@ -38,7 +38,7 @@ NewView = Callable[..., ViewBench]
 
 GROUPS = "select t.b, count(*) c, sum(n) s, avg(t.a) m from t join u on t.a = u.a where u.y >= 0 group by t.b"
 JOINS = "select t.a, t.b, u.x, t.n from t join u on t.a = u.a where t.b <> 'q'"
-NEITHER = "select b, max(d) m from t group by b"
+SPARK_ONLY = "select soundex(b) b, max(d) m from t group by b"
 
 
 class SparkWasUsedError(Exception):
@@ -142,11 +142,11 @@ def test_tables_with_deletion_vectors_and_checkpoints_are_followed_too(
         view.assert_equal()
 
 
-def test_that_there_is_no_way_is_stored_too(new_view: NewView) -> None:
-    view = new_view(NEITHER, seed=73, refresh="incremental")
+def test_that_spark_alone_computes_a_query_is_stored_too(new_view: NewView) -> None:
+    view = new_view(SPARK_ONLY, seed=73, refresh="incremental")
     view.refresh()
     document = json.loads(note(view).read_bytes())
-    assert (document["groups"], document["joins"], document["columns"]) == (None, None, [])
+    assert document["algebra"] is None
     append(view)
     with pytest.raises(SparkWasUsedError):
         Newcomer(view).refresh()
@@ -159,25 +159,37 @@ def by(change: Callable[[dict[str, Any]], object]) -> Damage:
     return lambda content: forged(content, change)
 
 
+def tables_of(algebra: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The leaves of a stored query."""
+    if algebra["operator"] == "Table":
+        yield algebra
+    for each in algebra.get("inputs", []):
+        yield from tables_of(each)
+
+
+def table_of(document: dict[str, Any]) -> dict[str, Any]:
+    return next(tables_of(document["algebra"]))
+
+
 DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
 DAMAGES: Mapping[str, Damage] = {
     "empty": lambda content: b"",
     "cut short": lambda content: content[: len(content) // 2],
     "a byte": lambda content: content.replace(b'"q"', b'"r"'),
     "no JSON": lambda content: b"\x80\x04K\x01.",
-    "deep": lambda content: b"[" * (WAYS_BYTES_MAX // 2) + b"]" * (WAYS_BYTES_MAX // 2),
-    "deep within": lambda content: content.replace(b'"groups": null', b'"groups": ' + DEEP),
-    "large": lambda content: content + b" " * WAYS_BYTES_MAX,
+    "deep": lambda content: b"[" * (QUERY_BYTES_MAX // 2) + b"]" * (QUERY_BYTES_MAX // 2),
+    "deep within": lambda content: content.replace(b'"number": 0', b'"number": ' + DEEP),
+    "large": lambda content: content + b" " * QUERY_BYTES_MAX,
     "another format": by(lambda document: document.update(format=2)),
     "another Spark": by(lambda document: document["versions"].update(spark="3.5.0")),
     "another iscp": by(lambda document: document["versions"].update(iscp="0.0.1")),
     "another query": by(lambda document: document.update(sql=document["sql"] + " and t.a > 1")),
     "other tables": by(lambda document: document["tables"].update(t="/elsewhere")),
     "another schema": by(lambda document: document["schemas"].update(t="0" * 64)),
-    "a column that is not there": by(lambda document: document["joins"]["outputs"][0].__setitem__(1, "z")),
-    "a table that is not there": by(lambda document: document["joins"]["tables"][0].update(name="v")),
-    "a result of another type": by(lambda document: document["columns"][0].__setitem__(1, "string")),
-    "a result of another name": by(lambda document: document["columns"][0].__setitem__(0, "other")),
+    "a column that is not there": by(lambda document: table_of(document)["fields"][0].__setitem__(1, "z")),
+    "a table that is not there": by(lambda document: table_of(document).update(name="v")),
+    "a column of another type": by(lambda document: table_of(document)["fields"][0].__setitem__(2, "string")),
+    "a result of another name": by(lambda document: document["algebra"]["items"].pop()),
 }  # fmt: skip
 
 
@@ -219,7 +231,7 @@ def test_what_cannot_be_opened_or_written_harms_no_refresh(new_view: NewView, ca
             view.restart() if not number else None
             assert view.refresh("on request" if number else "").strategy == ("full" if number else "changes")
             view.assert_equal()
-    assert [each.message for each in caplog.records].count("view.ways_unstored") == 1
+    assert [each.message for each in caplog.records].count("view.query_unstored") == 1
 
 
 def test_other_columns_of_a_table_are_another_file(new_view: NewView, spark_runtime: SparkRuntime) -> None:
@@ -237,13 +249,16 @@ def test_other_columns_of_a_table_are_another_file(new_view: NewView, spark_runt
     view.assert_equal()
 
 
-def test_a_forged_way_makes_the_view_wrong_and_reads_no_other_table(new_view: NewView) -> None:
+def test_a_forged_query_makes_the_view_wrong_and_reads_no_other_table(new_view: NewView) -> None:
     """Whoever may write to the target could have written the rows themselves; `job verify` finds them."""
     view = settled(new_view(JOINS, seed=77))
 
     def swap(document: dict[str, Any]) -> None:
-        for table in document["joins"]["tables"]:
-            table["conditions"] = []
+        def without_filters(algebra: dict[str, Any]) -> dict[str, Any]:
+            found = algebra["inputs"][0] if algebra["operator"] == "Filter" else algebra
+            return found | ({"inputs": [*map(without_filters, found["inputs"])]} if "inputs" in found else {})
+
+        document["algebra"] = without_filters(document["algebra"])
 
     note(view).write_bytes(forged(note(view).read_bytes(), swap))
     (partner, *_) = read(view.lake.uris["u"])["a"].drop_null().to_pylist()

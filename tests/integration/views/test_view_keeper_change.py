@@ -53,7 +53,10 @@ def test_changes_are_taken_from_the_first_iteration_on(new_view: NewView, sql: s
         view.row = of(view.row, time, run=run)
         outcome = view.run()
         assert outcome.ok, outcome.error_msg
-        assert outcome.strategy in ("incremental", "groups", "changes", "difference"), (outcome.strategy, outcome.strategy_reason)
+        assert outcome.strategy in ("incremental", "groups", "changes", "difference"), (
+            outcome.strategy,
+            outcome.strategy_reason,
+        )
         view.assert_equal()
     assert full_commits(view.target) == 1
     if sql is not JOINED:

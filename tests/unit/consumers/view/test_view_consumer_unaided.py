@@ -1,8 +1,7 @@
-"""A view whose ways are stored is refreshed by processes that have no Spark at all, each of which knows nothing."""
+"""A view whose query is stored is refreshed by processes that have no Spark at all, each of which knows nothing."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.view_kind import ViewKind
+from iscp.core.algebra.algebra import Expr, Join, JoinKind, Project, Table, TypedColumn
+from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery, query_to_json
 from iscp.core.job.iteration import Bounds
 from iscp.core.job.job_row import JobRow
-from iscp.core.query.direct_ways import DirectWays, ResultColumn
-from iscp.core.query.direct_ways_codec import WaysOrigin, ways_to_json
-from iscp.core.query.join_query import Column, Equality, JoinedTable, JoinQuery
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import NOTHING_APPLIED, SourceMark, Watermark
@@ -29,15 +27,21 @@ from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.views.analysis.analysis_versions import analysis_versions
-from iscp.views.refresh.stored_ways import NOTE
+from iscp.views.duck.duck_refresh import schema_json_of
+from iscp.views.refresh.query_note import NOTE
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 SQL = "select t.k, u.x from t join u on t.k = u.k"
-COLUMNS = (ResultColumn("k", "long"), ResultColumn("x", "string"))
-JOIN = JoinQuery(
-    (JoinedTable("t", ("k",)), JoinedTable("u", ("k", "x"))),
-    (Equality(Column(0, "k"), Column(1, "k")),),
-    (Column(0, "k"), Column(1, "x")),
+_K, _OTHER, _X = TypedColumn(1, "k", "long"), TypedColumn(2, "k", "long"), TypedColumn(3, "x", "string")
+JOIN = Project(
+    (
+        Join(
+            (Table((), (_K,), "t"), Table((), (_OTHER, _X), "u")),
+            JoinKind.INNER,
+            Expr("EqualTo", (_K.value, _OTHER.value), "boolean"),
+        ),
+    ),
+    (_K.value, _X.value),
 )
 CDF = {"delta.enableChangeDataFeed": "true"}
 
@@ -54,7 +58,7 @@ class NoSession:
 
 
 class UnaidedView:
-    """A view that somebody with Spark has built over tables without rows, and whose ways are stored."""
+    """A view that somebody with Spark has built over tables without rows, and whose query is stored."""
 
     def __init__(self, root: Path) -> None:
         self.uris = {name: str(root / name) for name in ("t", "u")}
@@ -68,8 +72,8 @@ class UnaidedView:
         self.row = JobRow(key, "view-1", spec.to_json(), own, own)
         self._build(source)
         schemas = {name: source.schema_json(uri, 0) for name, uri in self.uris.items()}
-        origin = WaysOrigin(SQL, self.uris, {"iscp": __version__, **analysis_versions()}, schemas)
-        content = ways_to_json(DirectWays(COLUMNS, None, JOIN), origin)
+        origin = QueryOrigin(SQL, self.uris, {"iscp": __version__, **analysis_versions()}, schemas)
+        content = query_to_json(StoredQuery(JOIN), origin)
         assert content is not None
         self.note = Path(self.target, f"_iscp-{NOTE}.json")
         self.note.write_bytes(content)
@@ -79,9 +83,7 @@ class UnaidedView:
         newest = {uri: source.newest(uri) for uri in self.uris.values()}
         context = self._context(sink, newest[self.row.table_uri].table_id)
         claim = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
-        fields = [{"name": each.name, "type": each.kind, "nullable": True, "metadata": {}} for each in COLUMNS]
-        schema = json.dumps({"type": "struct", "fields": fields})
-        sink.claim(schema, claim, first=True, with_cdf=True, marks_rows=True)
+        sink.claim(schema_json_of(JOIN.columns), claim, first=True, with_cdf=True, marks_rows=True)
         context = self._context(sink, newest[self.row.table_uri].table_id)
         marks = {uri: SourceMark(each.table_id, each.to) for uri, each in newest.items()}
         sink.renew(commit_tag(context, "snapshot", NOTHING_APPLIED, newest[self.row.table_uri].to, marks, 0.0))
