@@ -73,8 +73,10 @@ def algebra_from_json(content: bytes) -> Rel:
         raise ForgedAlgebraError(f"has {len(content)} bytes, more than {ALGEBRA_BYTES_MAX}")
     try:
         document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ForgedAlgebraError(f"is no JSON: {error}") from error
+    except RecursionError as error:
+        raise ForgedAlgebraError("is nested too deep") from error
+    except ValueError as error:
+        raise ForgedAlgebraError(str(error)) from error
     return read_algebra_document(document)
 
 

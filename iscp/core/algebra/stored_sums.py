@@ -24,6 +24,9 @@ _KEY_TYPES = frozenset({*DIGITS, "string", "date", "boolean"})
 _SUMMED_DIGITS = 28
 """Digits to which numbers are widened before they are added up, so that a sum has 38."""
 
+_NEGATED_DIGITS_MAX = 34
+"""Digits of a decimal of which DuckDB takes the opposite."""
+
 _DIGITS_MAX, _SCALE_MAX = 27, 6
 """Digits of a decimal that Spark multiplies by a row's weight exactly, as it stores the sums first: one of the two is
 enough."""
@@ -55,7 +58,8 @@ def _adds_up(aggregate: Expr) -> bool:
         return True
     kind = function.args[0].type
     precision, scale = decimal_of(kind) or (0, 0)
-    exact = kind in DIGITS or (precision and (precision <= _DIGITS_MAX or scale <= _SCALE_MAX))
+    few = 0 < precision <= _NEGATED_DIGITS_MAX and (precision <= _DIGITS_MAX or scale <= _SCALE_MAX)
+    exact = kind in DIGITS or few
     return bool(exact and function.info == (ANSI,))
 
 

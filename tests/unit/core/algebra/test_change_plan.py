@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
 
-import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.algebra.algebra import (
@@ -25,82 +22,8 @@ from iscp.core.algebra.algebra import (
     Windowed,
 )
 from iscp.core.algebra.change_plan import ChangePlan, UnplannedError
-from iscp.core.algebra.duck_text import translate
-from iscp.core.sql.sql_names import WEIGHT
-from tests.fakes.algebras import FIELDS, NAMES, ROWS, both, number, queries
-
-Row = tuple[Any, ...]
-Bag = Counter[Row]
-Lake = dict[str, Bag]
-"""The rows of each table."""
-
-LAKES = st.fixed_dictionaries({name: ROWS.map(Counter) for name in NAMES})
-
-
-class Ducks:
-    """A DuckDB in which leaves are the rows of lakes: each is a part of the statement."""
-
-    def __init__(self) -> None:
-        self.database = duckdb.connect(config={"threads": 1})
-        self.leaves: dict[str, str] = {}
-
-    def put(self, name: str, rows: Iterable[Row], fields: Sequence[tuple[str, str]]) -> None:
-        kinds = {"long": "BIGINT", "string": "VARCHAR"}
-        nulls = ", ".join(f"CAST(NULL AS {kinds[kind]}) AS {name}" for name, kind in fields)
-        parts = [f"SELECT {nulls} WHERE FALSE"]
-        parts += [f"SELECT {', '.join('NULL' if each is None else repr(each) for each in row)}" for row in rows]
-        self.leaves[name] = " UNION ALL ".join(parts)
-
-    def have(self, old: Lake, new: Lake) -> None:
-        for name in NAMES:
-            self.put(f"old:{name}", old[name].elements(), FIELDS)
-            self.put(f"new:{name}", new[name].elements(), FIELDS)
-            changes = {row: new[name][row] - old[name][row] for row in {*old[name], *new[name]}}
-            weighted = [(*row, weight) for row, weight in changes.items() if weight]
-            self.put(f"changes:{name}", weighted, (*FIELDS, (WEIGHT, "long")))
-
-    def rows(self, relation: Rel) -> list[Row]:
-        names = [f"r{place}" for place in range(len(relation.columns))]
-        translation = translate(relation, names)
-        assert translation.text is not None, translation.gaps
-        leaves = ", ".join(f'"{name}" AS ({text})' for name, text in self.leaves.items() if name in translation.text)
-        text = f"WITH {leaves}, {translation.text.removeprefix('WITH ')}" if leaves else translation.text
-        return self.database.execute(text).fetchall()
-
-    def bag(self, root: Rel) -> Bag:
-        return Counter(self.rows(root))
-
-    def net(self, root: Rel, old: Lake, new: Lake, changed: Iterable[str] = NAMES) -> dict[Row, int]:
-        self.have(old, new)
-        found = ChangePlan(root, changed).net_rows()
-        rows = [] if found is None else self.rows(found)
-        net = {row[:-1]: row[-1] for row in rows}
-        assert len(net) == len(rows), "each row once"
-        return net
-
-
-DUCKS = Ducks()
-
-
-def applied(bag: Bag, net: Mapping[Row, int]) -> Bag:
-    found = Counter(bag)
-    for row, weight in net.items():
-        found[row] += weight
-    assert all(number >= 0 for number in found.values()), "what goes was there"
-    return +found
-
-
-def all_rows(root: Rel, lake: Lake) -> Bag:
-    DUCKS.have(lake, lake)
-    return DUCKS.bag(root)
-
-
-Test = TypeVar("Test", bound=Callable[..., None])
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-
-
-def some(examples: int) -> Callable[[Test], Test]:
-    return settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
+from tests.fakes.algebras import NAMES, both, number, queries
+from tests.fakes.ducks import DUCKS, LAKES, Lake, Row, all_rows, applied, some
 
 
 def check_net_changes(root: Rel, old: Lake, new: Lake) -> None:

@@ -1,0 +1,112 @@
+"""Queries of the algebra over lakes of few rows, computed by DuckDB: each leaf is a part of a statement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import duckdb
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from iscp.core.algebra.algebra import Rel, Table
+from iscp.core.algebra.change_plan import ChangePlan
+from iscp.core.algebra.duck_text import identifier, leaf_name, translate
+from iscp.core.algebra.lookup_plan import Computed, LookedUp
+from iscp.core.sql.sql_names import WEIGHT
+from tests.fakes.algebras import FIELDS, NAMES, ROWS
+
+Row = tuple[Any, ...]
+Bag = Counter[Row]
+Lake = dict[str, Bag]
+"""The rows of each table."""
+
+LAKES = st.fixed_dictionaries({name: ROWS.map(Counter) for name in NAMES})
+
+
+class Ducks:
+    """A DuckDB in which leaves are the rows of lakes: each is a part of the statement."""
+
+    def __init__(self) -> None:
+        self.database = duckdb.connect(config={"threads": 1})
+        self.leaves: dict[str, str] = {}
+
+    def put(self, name: str, rows: Iterable[Row], fields: Sequence[tuple[str, str]]) -> None:
+        kinds = {"long": "BIGINT", "string": "VARCHAR"}
+        nulls = ", ".join(f"CAST(NULL AS {kinds[kind]}) AS {name}" for name, kind in fields)
+        parts = [f"SELECT {nulls} WHERE FALSE"]
+        parts += [f"SELECT {', '.join('NULL' if each is None else repr(each) for each in row)}" for row in rows]
+        self.leaves[name] = " UNION ALL ".join(parts)
+
+    def have(self, old: Lake, new: Lake) -> None:
+        for name in NAMES:
+            self.put(f"old:{name}", old[name].elements(), FIELDS)
+            self.put(f"new:{name}", new[name].elements(), FIELDS)
+            changes = {row: new[name][row] - old[name][row] for row in {*old[name], *new[name]}}
+            weighted = [(*row, weight) for row, weight in changes.items() if weight]
+            self.put(f"changes:{name}", weighted, (*FIELDS, (WEIGHT, "long")))
+
+    def text(self, relation: Rel, names: Sequence[str] = ()) -> str:
+        translation = translate(relation, names or [f"r{place}" for place in range(len(relation.columns))])
+        assert translation.text is not None, translation.gaps
+        return self._with_leaves(translation.text.removeprefix("WITH "), ", ")
+
+    def _with_leaves(self, text: str, then: str) -> str:
+        leaves = [f'"{name}" AS ({part})' for name, part in self.leaves.items() if name in text]
+        return f"WITH {', '.join(leaves)}{then if leaves else ''}{text}" if leaves or then == ", " else text
+
+    def rows(self, relation: Rel) -> list[Row]:
+        return self.database.execute(self.text(relation)).fetchall()
+
+    def keep(self, leaf: Table, relation: Rel) -> None:
+        """Makes the relation's rows those of a leaf."""
+        self._keep(leaf, self.text(relation, [each.name for each in leaf.fields]))
+
+    def _keep(self, leaf: Table, text: str) -> None:
+        self.database.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(leaf_name(leaf))} AS {text}")
+
+    def step(self, step: Computed | LookedUp) -> None:
+        """Takes a step of a plan of lookups; all that is looked up is found by its keys alone."""
+        if isinstance(step, Computed):
+            self.keep(step.into, step.rows)
+            return
+        source, keys = (identifier(leaf_name(each)) for each in (step.source, step.keys))
+        same = " AND ".join(f"s.{identifier(a)} IS NOT DISTINCT FROM k.{identifier(b)}" for a, b in step.pairs)
+        found = f"SELECT * FROM {source} s WHERE EXISTS (SELECT 1 FROM {keys} k WHERE {same})"
+        self._keep(step.into, self._with_leaves(found, " "))
+
+    def bag(self, root: Rel) -> Bag:
+        return Counter(self.rows(root))
+
+    def net(self, root: Rel, old: Lake, new: Lake, changed: Iterable[str] = NAMES) -> dict[Row, int]:
+        self.have(old, new)
+        found = ChangePlan(root, changed).net_rows()
+        rows = [] if found is None else self.rows(found)
+        net = {row[:-1]: row[-1] for row in rows}
+        assert len(net) == len(rows), "each row once"
+        return net
+
+
+DUCKS = Ducks()
+
+
+def applied(bag: Bag, net: Mapping[Row, int]) -> Bag:
+    found = Counter(bag)
+    for row, weight in net.items():
+        found[row] += weight
+    assert all(number >= 0 for number in found.values()), "what goes was there"
+    return +found
+
+
+def all_rows(root: Rel, lake: Lake) -> Bag:
+    DUCKS.have(lake, lake)
+    return DUCKS.bag(root)
+
+
+Test = TypeVar("Test", bound=Callable[..., None])
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def some(examples: int) -> Callable[[Test], Test]:
+    return settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
