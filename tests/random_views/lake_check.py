@@ -127,19 +127,23 @@ class LakeCheck:
     root: Path
     keepers: Sequence[Keeper] = (Keeper.NODE,)
     """Who refreshes the view, one after the other, over and over again."""
+    by_spark: bool | None = None
+    """Whether DuckDB computes no changes; None: none of every second case."""
     strategies: Counter[str] = field(default_factory=Counter)
     _numbers: count[int] = field(default_factory=count)
 
     def check(self, case: Case) -> Wrong | None:
         """What is wrong at first. Raises UnfitCaseError."""
         try:
-            lake = CaseLake(self.root / str(next(self._numbers)), case)
+            number = next(self._numbers)
+            lake = CaseLake(self.root / str(number), case)
         except NoQueryError as error:
             raise UnfitCaseError(str(error)) from error
         try:
             if case.chained and lake.tables:
                 lake.chain(self.runtime)
-            view = ViewBench(lake, self.runtime, case.sql, refresh="incremental")
+            by_spark = bool(number % 2) if self.by_spark is None else self.by_spark
+            view = ViewBench(lake, self.runtime, case.sql, by_spark=by_spark, refresh="incremental")
             return self._follow(case, lake, view, cycle(self.keepers))
         except InvalidRequest as error:
             raise UnfitCaseError(str(error)) from error

@@ -29,6 +29,7 @@ from iscp.views.changes.signed_plans import JOINED_BYTES_MAX, SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, FoundRows, Instants, TableChange
 from iscp.views.changes.total_reading import learn_totals
 from tests.random_views.cases import Case
+from tests.random_views.duck_check import changed_by_duckdb
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after
 from tests.random_views.query_tree import Mode, NoQueryError
 from tests.random_views.ranged_check import PARTS, ranged_results
@@ -73,6 +74,8 @@ class PlanCheck:
 
     session: SparkSession
     random: Random = field(default_factory=lambda: Random(0))
+    by_duckdb: int = 0
+    """Refreshes that DuckDB has computed too."""
 
     def __post_init__(self) -> None:
         """Rows that a plan itself holds are computed with by Spark's optimizer; those of tables are not."""
@@ -110,7 +113,7 @@ class PlanCheck:
             ):
                 learn_totals(plans, analyzed.root)
                 totals = plans.totals.of(analyzed.root)
-                wrong = self._follow(analyzed, plans, was, now)
+                wrong = self._follow(analyzed, plans, was, now) or self._by_duckdb(case, analyzed, moves, was, now)
                 if case.mode is Mode.SUMS and wrong is None:
                     with closing(self._unchanged(case, analyzed, old)) as former:
                         wrong = _find_former_rows(analyzed, plans, former)
@@ -189,6 +192,15 @@ class PlanCheck:
             if wrong := _compare("changes of groups", now, merged):
                 return wrong
         return _compare("changes", now, _moved(was, plans.changes(root)))
+
+    def _by_duckdb(
+        self, case: Case, analyzed: AnalyzedQuery, moves: Mapping[str, TableChange], was: Bag, now: Bag
+    ) -> Wrong | None:
+        """The same changes by the other executor, where it has them."""
+        columns = {table.name: arrow_of(table, []).schema for table in case.tables}
+        found = changed_by_duckdb(analyzed, moves, columns, was, self.random.choice((0, 1)))
+        self.by_duckdb += found is not None
+        return None if found is None else _compare("changes by DuckDB", now, found)
 
     def _merge(self, plans: SignedPlans, root: PlanNode, keys: ResultKeys, was: Bag) -> Bag:
         """The rows with the changed keys as they are now, in the place of those there were."""

@@ -12,10 +12,10 @@ from py4j.protocol import Py4JJavaError
 
 from iscp import __version__
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
-from iscp.adapters.duck.duck_engine import DUCK_ENGINE, NotComputedError
+from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
 from iscp.adapters.system.late_imports import E
 from iscp.consumers.commit_tag import commit_tag, takeover_tag
-from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_groups, replace_few
+from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups, replace_few
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery
@@ -33,7 +33,7 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import leave_to_spark
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
-from iscp.views.duck.duck_refresh import DuckRefresh, StoredGroups, follows_from_all_rows, schema_json_of
+from iscp.views.duck.duck_refresh import DuckRefresh, StoredGroups, follows_from_all_rows, schema_json_of, with_op
 from iscp.views.duck.view_tables import ViewTables, columns_read
 from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
@@ -56,8 +56,15 @@ class ViewConsumer(Consumer):
     """The consumer of a view."""
 
     def __init__(
-        self, view: ViewSpec, row: JobRow, environment: ConsumerEnvironment, memory: ViewMemory, recent: RecentView
+        self,
+        view: ViewSpec,
+        row: JobRow,
+        environment: ConsumerEnvironment,
+        memory: ViewMemory,
+        recent: RecentView,
+        engine: DuckEngine | None = None,
     ) -> None:
+        """`engine` computes small changes; None: Spark computes all of them."""
         target = row.spec.consumer.target
         self._view = view
         self._own = row.table_uri
@@ -68,6 +75,7 @@ class ViewConsumer(Consumer):
         self._interval_s = row.spec.trigger.interval_s
         self._memory = memory
         self._recent = recent
+        self._engine = engine
         memory.note = memory.note or QueryNote(self._sink, _origin_of(view))
         self._note = memory.note
 
@@ -207,16 +215,17 @@ class ViewConsumer(Consumer):
 
     def _follow_by_duckdb(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
         """Refresh by what DuckDB computes in this process; return None if that is for Spark to do."""
-        root = self._memory.query(partial(self._find_query, context, end)).root
-        tag = self._tail_tag(context, end, 0.0)
-        if root is None or not self._sink.marks_rows(tag):
+        if self._engine is None:
+            return None
+        root, tag = self._memory.query(partial(self._find_query, context, end)).root, self._tail_tag(context, end, 0.0)
+        if root is None:
             return None
         uris = self._view.query.tables
         with ExitStack() as stack:
             names = {name: self._source.columns(uri, end.tables[uri].to.version) for name, uri in uris.items()}
             tables = ViewTables(context.session, self._source, uris, spans, columns_read(root, names), stack)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
-            refresh = DuckRefresh(root, stack.enter_context(DUCK_ENGINE.cursor()), tables, sizes)
+            refresh = DuckRefresh(root, stack.enter_context(self._engine.cursor()), tables, sizes)
             for write in (partial(self._write_groups, end), self._write_changes, self._write_difference):
                 try:
                     if (done := write(context, refresh, tag)) is not None:
@@ -240,9 +249,9 @@ class ViewConsumer(Consumer):
             return Refreshed(Consumed(self._renew(context, tag), 0, 0), "groups", _NO_ROW)
         keys = [each for each in summed.stored.schema.names if each.startswith("k")]
         self._stored.merge(context, summed.stored, keys, tag)
-        touched = summed.touched
-        done = self._sink.replace_keys(touched.rows, touched.keys, tag, context.guard)
-        return None if done is None else Refreshed(Consumed(*done, 0), "groups", "few rows of a view of groups changed")
+        rows = with_op(summed.touched)
+        position = merge_few(context, self._sink, rows, summed.touched.keys.schema.names, tag)
+        return Refreshed(Consumed(position, len(rows), 0), "groups", "few rows of a view of groups have changed")
 
     def _has_sums(self, context: ConsumeContext, spans: Spans, end: RefreshEnd, schema_json: str) -> bool:
         """Return whether the sums are stored of which the view's rows were made; they are, where that is worth it."""
@@ -255,7 +264,7 @@ class ViewConsumer(Consumer):
 
     def _write_changes(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by the rows that change."""
-        if follows_from_all_rows(refresh.root):
+        if follows_from_all_rows(refresh.root) or not self._sink.marks_rows(tag):
             return None
         touched = refresh.touched_rows()
         rows = touched.keys if touched is not None else refresh.net_rows()
@@ -270,7 +279,7 @@ class ViewConsumer(Consumer):
 
     def _write_difference(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by all rows of small tables, of which those stay that are there already."""
-        if not refresh.is_small:
+        if not refresh.is_small or not self._sink.marks_rows(tag):
             return None
         done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
         return None if done is None else Refreshed(Consumed(*done, 0), "difference", "its tables are small")

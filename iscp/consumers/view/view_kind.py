@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target, refuse_reserved
 from iscp.consumers.view.range_view import RangeBuiltView
 from iscp.consumers.view.view_check import ViewCheck
@@ -36,8 +37,9 @@ class ViewKind(ConsumerKind):
     name = "view"
     needs = Needs(compares=False, built_by_spark=True)
 
-    def __init__(self) -> None:
-        self._recent = RecentViews()
+    def __init__(self, engine: DuckEngine | None = DUCK_ENGINE) -> None:
+        """`engine` computes small changes; None: Spark computes all of them."""
+        self._recent, self._engine = RecentViews(), engine
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         view = read_view_spec(spec)
@@ -90,7 +92,8 @@ class ViewKind(ConsumerKind):
         view = read_view_spec(spec)
         name = (self.name, row.job_id, view.query.sql)
         memory = environment.keep(name, spec.target, lambda uri: ViewMemory())
-        return RangeBuiltView(view, row, environment, memory, self._recent.of((spec.target, *name)))
+        recent = self._recent.of((spec.target, *name))
+        return RangeBuiltView(view, row, environment, memory, recent, self._engine)
 
     def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
         target = order.row.spec.consumer.target

@@ -112,10 +112,11 @@ class ViewBench:
         tables: Collection[str] = (),
         clock: Clock | None = None,
         called: Mapping[str, str] | None = None,
+        by_spark: bool = False,
         **options: Any,
     ) -> None:
-        """`tables`: those that the query reads; by default those whose names stand in it. `called`: the tables by the
-        names that the query has for them, if these are others.
+        """`by_spark`: DuckDB computes no changes. `tables`: those that the query reads; by default those whose names
+        stand in it. `called`: the tables by the names that the query has for them, if these are others.
         """
         self.clock = clock or SystemClock()
         self.lake, self.runtime, self.sql = lake, runtime, sql
@@ -133,7 +134,7 @@ class ViewBench:
         ViewKind().validate(self.spec, own, catalog)
         key = JobKey("default", own.table_id, "view")
         self.row = JobRow(key, "view-1", JobSpec(self.spec).to_json(), own.uri, own.uri)
-        self.kind = ViewKind()
+        self.kind = ViewKind(None) if by_spark else ViewKind()
 
     def refresh(self, full: str = "") -> Refreshed:
         """As an iteration of the node does, which claims the target at first."""

@@ -105,7 +105,7 @@ def test_changes_that_take_as_long_as_all_rows_are_given_up_and_later_ones_are_n
     rows = [{"a": 1, "b": "p"}, {"a": 2, "b": unread}]
     write_deltalake(table, pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="overwrite")
     view.refresh()
-    memory = view.pool.keep(("view", view.row.job_id, view.sql), view.target, lambda uri: ViewMemory({}))
+    memory = view.pool.keep(("view", view.row.job_id, view.sql), view.target, lambda uri: ViewMemory())
     (sample,) = memory.samples
     memory.samples = (RefreshSample(Strategy.FULL, sample.bytes, 0.01),) * 2  # and all else takes longer
     DeltaTable(table).update(updates={"a": "7"}, predicate="a = 1")

@@ -30,7 +30,7 @@ SOME = (2,)
 @pytest.mark.parametrize("number", in_full(range(len(QUERIES)), SOME))
 @pytest.mark.slow
 def test_they_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], number: int) -> None:
-    view = new_view(QUERIES[number], seed=700 + number, refresh="incremental")
+    view = new_view(QUERIES[number], seed=700 + number, refresh="incremental", by_spark=True)
     view.refresh()
     view.assert_equal()
     for round_ in range(4):
@@ -44,7 +44,7 @@ def test_they_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], nu
 
 def test_no_row_of_the_tables_is_read_again(new_view: Callable[..., ViewBench]) -> None:
     """Whose files are gone: only the new one is there to be read."""
-    view = new_view(QUERIES[0], seed=1, refresh="incremental")
+    view = new_view(QUERIES[0], seed=1, refresh="incremental", by_spark=True)
     view.refresh()
     table = DeltaTable(view.lake.uris["t"])
     wanted = table.count() + 1
@@ -69,7 +69,7 @@ def test_no_row_of_the_tables_is_read_again(new_view: Callable[..., ViewBench]) 
 def test_other_groups_are_computed_of_all_of_their_rows_as_they_are_now(
     new_view: Callable[..., ViewBench], sql: str
 ) -> None:
-    view = new_view(sql, seed=2, refresh="incremental")
+    view = new_view(sql, seed=2, refresh="incremental", by_spark=True)
     view.refresh()
     for _ in range(3):
         view.lake.change()

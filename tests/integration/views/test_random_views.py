@@ -105,6 +105,7 @@ def test_a_change_that_spark_fails_to_optimize_leads_to_a_recomputation(lakes: L
         ((Commit(0, (Step(Action.INSERT, 0, ()),)),),),
         Windows(0, SetOperation(0, Relation(), others), (numbered,), (0,)),
     )
+    lakes.by_spark = True
     assert lakes.check(case) is None
     assert lakes.strategies == {"full": 2}
 

@@ -232,7 +232,7 @@ def test_a_view_follows_tables_whose_files_are_rewritten(
     tmp_path: Path, spark_runtime: SparkRuntime, name: str
 ) -> None:
     lake = TenthsLake(tmp_path)
-    view = ViewBench(lake, spark_runtime, DECIDED[name], refresh="incremental")
+    view = ViewBench(lake, spark_runtime, DECIDED[name], refresh="incremental", by_spark=True)
     view.refresh()
     lake.sort()
     view.restart()
@@ -298,7 +298,7 @@ def test_a_view_follows_a_view_that_is_written_again(tmp_path: Path, spark_runti
     source = ViewBench(below, spark_runtime, "SELECT g, d FROM t WHERE g < 90", refresh="incremental")
     source.refresh()
     lake.uris["t"] = source.target
-    view = ViewBench(lake, spark_runtime, RANKED, ["t", "u", "x"], refresh="incremental")
+    view = ViewBench(lake, spark_runtime, RANKED, ["t", "u", "x"], refresh="incremental", by_spark=True)
     view.refresh()
     again = [*DRAWN.sample(VALUES, len(VALUES)), (1, 0.7)]
     write_deltalake(below.uris["t"], pa.table([*zip(*again, strict=True)], schema=SCHEMAS["t"]), mode="overwrite")
@@ -320,7 +320,7 @@ APPROXIMATE = {
 def test_what_a_function_decides_that_cannot_be_exact_is_recomputed(
     new_view: Callable[..., ViewBench], spark_runtime: SparkRuntime, sql: str
 ) -> None:
-    view = new_view(sql, seed=1, refresh="incremental")
+    view = new_view(sql, seed=1, refresh="incremental", by_spark=True)
     view.refresh()
     DeltaTable(view.lake.uris["t"]).delete()
     done = view.refresh()

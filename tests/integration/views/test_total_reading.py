@@ -35,7 +35,7 @@ SOME = (2,)
 
 @pytest.mark.parametrize("number", in_full(range(len(TOTALS)), SOME))
 def test_totals_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], number: int) -> None:
-    view = new_view(TOTALS[number], seed=400 + number, refresh="incremental")
+    view = new_view(TOTALS[number], seed=400 + number, refresh="incremental", by_spark=True)
     view.refresh()
     view.assert_equal()
     for round_ in range(5):
@@ -49,7 +49,7 @@ def test_totals_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], 
 
 def test_they_are_in_the_commit_and_no_row_of_the_table_is_read_again(new_view: Callable[..., ViewBench]) -> None:
     """Whose files are gone: only the new one is there to be read."""
-    view = new_view(TOTALS[0], seed=1, refresh="incremental")
+    view = new_view(TOTALS[0], seed=1, refresh="incremental", by_spark=True)
     view.refresh()
     table = DeltaTable(view.lake.uris["t"])
     for path in table.file_uris():
@@ -64,7 +64,7 @@ def test_they_are_in_the_commit_and_no_row_of_the_table_is_read_again(new_view: 
 
 
 def test_where_totals_are_not_those_of_the_query_it_is_computed_of_all_rows(new_view: Callable[..., ViewBench]) -> None:
-    view = new_view(TOTALS[0], seed=2, refresh="incremental")
+    view = new_view(TOTALS[0], seed=2, refresh="incremental", by_spark=True)
     view.refresh()
     _take_totals_out(view)
     view.restart()
@@ -82,7 +82,7 @@ def test_a_value_that_there_is_not_and_that_the_query_does_without_is_no_fault(
 ) -> None:
     """Spark divides by nothing where no row is shown; of a change both sides are looked at."""
     sql = "select s / (s - s) r, s from (select sum(n) s from t) where exists (select 1 from u where y > 100)"
-    view = new_view(sql, seed=5, refresh="incremental")
+    view = new_view(sql, seed=5, refresh="incremental", by_spark=True)
     for number in range(2):
         found = view.refresh()
         assert found.strategy == "full", number
@@ -105,7 +105,7 @@ def test_a_value_that_there_is_not_and_that_the_query_does_without_is_no_fault(
 def test_functions_follow_where_their_totals_are_exact(
     new_view: Callable[..., ViewBench], sql: str, kept: bool
 ) -> None:
-    view = new_view(sql, seed=3)
+    view = new_view(sql, seed=3, by_spark=True)
     explained = view.kind.explain(view.spec, view.catalog)
     aggregate = next(each for each in explained.operators if each.operator.startswith("Aggregate"))
     assert (aggregate.upkeep is OperatorUpkeep.STATE) is kept

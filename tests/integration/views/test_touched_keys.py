@@ -71,7 +71,7 @@ def test_keys_with_the_value_of_a_subquery_are_those_that_it_has(spark_runtime: 
 )
 @pytest.mark.slow(but=1)
 def test_a_table_that_changes_no_row_may_be_in_the_query(new_view: Callable[..., ViewBench], sql: str) -> None:
-    view = new_view(sql, seed=3, tables=("t", "u"), refresh="incremental")
+    view = new_view(sql, seed=3, tables=("t", "u"), refresh="incremental", by_spark=True)
     view.refresh()
     assert "full" not in view.follow(3)
     assert view.verify().equal
@@ -81,7 +81,9 @@ def test_groups_by_maps_are_recomputed(
     new_view: Callable[..., ViewBench],
 ) -> None:
     """Spark groups by maps, and knows no distinct ones."""
-    view = new_view("select map('k', a) m, count(*) c from t group by map('k', a)", seed=5, refresh="incremental")
+    view = new_view(
+        "select map('k', a) m, count(*) c from t group by map('k', a)", seed=5, refresh="incremental", by_spark=True
+    )
     view.refresh()
     assert view.follow(3) <= {"full", "unchanged"}
 
@@ -125,7 +127,7 @@ LARGEST = "case when a is not null then 99999999999999999999999999999999999999 e
     ],
 )
 def test_sums_that_may_be_too_large_are_no_sums_that_are_kept(new_view: Callable[..., ViewBench], sql: str) -> None:
-    view = new_view(sql, seed=7, refresh="incremental")
+    view = new_view(sql, seed=7, refresh="incremental", by_spark=True)
     view.refresh()
     assert "full" not in view.follow(3)
 

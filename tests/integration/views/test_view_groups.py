@@ -109,7 +109,7 @@ def test_keys_that_arrow_compares_otherwise_are_left_to_spark(new_view: NewView,
 
 @pytest.mark.parametrize("vectors", [True, False])
 def test_a_group_that_is_gone_has_no_struct_whose_fields_are_never_null(new_view: NewView, vectors: bool) -> None:
-    view = new_view(STRUCTS, seed=43, tables=("t",), refresh="incremental", deletion_vectors=vectors)
+    view = new_view(STRUCTS, seed=43, tables=("t",), refresh="incremental", deletion_vectors=vectors, by_spark=True)
     view.refresh()
     for _ in range(4):
         view.lake.change()
@@ -120,7 +120,7 @@ def test_a_group_that_is_gone_has_no_struct_whose_fields_are_never_null(new_view
 
 @pytest.mark.parametrize("sql", in_full([SUMS, TOUCHED]))
 def test_a_target_that_is_to_have_no_deletion_vectors_has_none(new_view: NewView, sql: str) -> None:
-    view = new_view(sql, seed=47, refresh="incremental", deletion_vectors=False)
+    view = new_view(sql, seed=47, refresh="incremental", deletion_vectors=False, by_spark=True)
     view.refresh()
     for _ in range(3):
         view.lake.change()
@@ -134,8 +134,8 @@ def test_tables_that_were_made_without_deletion_vectors_are_merged(new_view: New
     """Neither the target nor what is kept has them."""
     view = new_view(SUMS, seed=53, refresh="incremental", deletion_vectors=False)
     state = view.target + VIEW_STATE_SUFFIX
-    names = ("n", "c0", "s0", "c1", "s1")
-    kinds = [("k0", "string"), *((name, "long") for name in names)]
+    sums = [("c0", "long"), ("s0", "decimal(38,0)"), ("c1", "long"), ("s1", "decimal(38,2)")]
+    kinds = [("k0", "string"), ("n", "long"), *sums, ("c2", "long"), ("s2", "decimal(38,0)")]
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds]
     tag = CommitTag(1, view.row.job_id, "s", NOTHING_APPLIED, Watermark(), 1, -1, "first", "view_state")
     DeltaSink(state, view.failpoints).claim(json.dumps({"type": "struct", "fields": fields}), tag)

@@ -21,7 +21,8 @@ from iscp.core.algebra.algebra import (
     TypedColumn,
     Windowed,
 )
-from iscp.core.algebra.change_plan import ChangePlan, UnplannedError
+from iscp.core.algebra.change_plan import ChangePlan
+from iscp.core.algebra.key_reduction import UnplannedError
 from tests.fakes.algebras import NAMES, both, number, queries
 from tests.fakes.ducks import DUCKS, LAKES, Lake, Row, all_rows, applied, some
 

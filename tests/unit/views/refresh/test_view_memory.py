@@ -21,7 +21,7 @@ def test_it_is_written_again_once_it_has_served_often_enough_on_average() -> Non
 
 
 def test_a_refresh_is_remembered_without_the_time_that_plans_were_built_until_that_happens_too_often() -> None:
-    memory, now_s = ViewMemory({}), [0.0]
+    memory, now_s = ViewMemory(), [0.0]
     timer = BuildTimer(lambda: now_s[0])
     for number in range(BUILDS_MAX + 2):
         built_s = memory.time_builds(timer)

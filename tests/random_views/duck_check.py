@@ -1,0 +1,81 @@
+"""What DuckDB makes of a case's changes, over tables in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from iscp.adapters.delta.rows.value_codes import row_codes
+from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
+from iscp.core.algebra.algebra import Table, TableRows
+from iscp.core.algebra.lookup_plan import LookedUp
+from iscp.views.analysis.query_analysis import AnalyzedQuery
+from iscp.views.changes.plan_leaf import At
+from iscp.views.changes.signed_rows import TableChange
+from iscp.views.duck.duck_refresh import DuckRefresh
+from iscp.views.refresh.query_note import read_query
+from tests.random_views.row_bags import Bag, countable
+
+ENGINE = DuckEngine()
+
+
+@dataclass(frozen=True)
+class MemoryTables:
+    """As ViewTables, of tables in memory."""
+
+    moves: Mapping[str, TableChange]
+    schemas: Mapping[str, pa.Schema]
+
+    @property
+    def changed(self) -> list[str]:
+        return [name for name, each in self.moves.items() if each.arrow() is not None]
+
+    def rows(self, leaf: Table, bytes_max: int) -> pa.Table:
+        if leaf.at is TableRows.CHANGES:
+            return self.moves[leaf.name].arrow()
+        return self._all(leaf)
+
+    def look_up(self, step: LookedUp, keys: pa.Table) -> pa.Table:
+        rows, names = self._all(step.source), [own for own, _ in step.pairs]
+        wanted = pa.table({own: keys[key] for own, key in step.pairs}).cast(rows.select(names).schema)
+        sought, held = row_codes(wanted, rows.select(names))
+        return rows.filter(pa.array(np.isin(held, sought)))
+
+    def _all(self, leaf: Table) -> pa.Table:
+        at = At.OLD if leaf.at is TableRows.OLD else At.NEW
+        return self.moves[leaf.name].rows(at).toArrow().cast(self.schemas[leaf.name])
+
+
+def changed_by_duckdb(
+    analyzed: AnalyzedQuery, moves: Mapping[str, TableChange], schemas: Mapping[str, pa.Schema], was: Bag, large: int
+) -> Bag | None:
+    """The result after the changes, or None where Spark alone computes them; `large`: no table is read whole."""
+    root = read_query(analyzed).root
+    tables: Any = MemoryTables(moves, schemas)
+    if root is None or not tables.changed:
+        return None
+    with ENGINE.cursor() as cursor:
+        refresh = DuckRefresh(root, cursor, tables, dict.fromkeys(moves, large * 1024**3))
+        try:
+            touched = refresh.touched_rows()
+            if touched is not None:
+                places = [root.columns.index(each) for each in root.columns if each.name in touched.keys.schema.names]
+                keys = Counter(_rows(touched.keys.select([root.columns[place].name for place in places])))
+                left = {row: n for row, n in was.items() if tuple(row[place] for place in places) not in keys}
+                return Counter(left) + Counter(_rows(touched.rows))
+            found = Counter(was)
+            for *row, weight in _rows(refresh.net_rows()):
+                found[tuple(row)] += weight
+            return Counter({row: number for row, number in found.items() if number})
+        except NotComputedError:
+            return None
+
+
+def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    columns = [[countable(each) for each in column.to_pylist()] for column in table.columns]
+    return [*zip(*columns, strict=True)]
