@@ -60,6 +60,7 @@ COLUMNS = ("OPERATOR", "MAINTAINED", COST, "STATE NEEDED", "WHY", "REMEDY")
     help="Where a table of the query is; again for each. With NAME: the table that the view is on.",
 )
 @REFRESH_OPTION
+@click.option("--statements", is_flag=True, help="Print the statements that a refresh without Spark runs.")
 @account_option
 @invocation
 def explain_view(
@@ -70,6 +71,7 @@ def explain_view(
     sql_file: str | None,
     given: tuple[str, ...],
     refresh: str | None,
+    statements: bool,
     account: str,
 ) -> None:
     """Explain how a view is kept, or would be: a tree of operators, each with its upkeep, why, and the remedy.
@@ -95,6 +97,10 @@ def explain_view(
             explained = client.explain_view(fields.sql, fields.tables, refresh=fields.refresh, timeout_s=timeout_s)
     shown = dataclasses.asdict(explained) | {"refreshes": [render.history_row(each) for each in refreshes]}
     if render.show(shown, invocation.output):
+        return
+    if statements:
+        for each in explained.statements:
+            say(each)
         return
     show_explanation(explained, wide=invocation.wide)
     show_refreshes(refreshes, wide=invocation.wide)

@@ -53,6 +53,7 @@ def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, cata
         notes=tuple(_notes(shape)),
         sizes=sizes,
         kept=stored,
+        statements=shape.statements,
     )
 
 
@@ -100,6 +101,10 @@ def _notes(shape: QueryShape) -> list[str]:
         f"Costs are estimates for {CHANGED_ROWS:,} changed rows of a table, from the rows of tables alone: each passes "
         "every filter, and meets one row in a join."
     ]
+    if shape.by_spark:
+        notes.append(f"Spark computes all changes, however small, as DuckDB has not: {'; '.join(shape.by_spark)}.")
+    else:
+        notes.append("Where few rows change DuckDB computes what follows, in the node's process and without Spark.")
     if shape.by_group:
         notes.append("Where many rows change the groups are recomputed for the keys that changed, by Spark.")
     if OperatorKind.LIMIT in kinds:

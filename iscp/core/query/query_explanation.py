@@ -77,7 +77,7 @@ class QueryExplanation:
 
     `tables` has the names in the query, with the URI that each stands for, and `sizes` what their logs say. `kept` are
     the tables in which rows of it are stored already. `notes` are what users should know of the result, each a
-    sentence.
+    sentence. `statements` are those of a refresh without Spark, for each table that may change.
     """
 
     operators: tuple[ExplainedOperator, ...]
@@ -86,3 +86,4 @@ class QueryExplanation:
     notes: tuple[str, ...] = ()
     sizes: Mapping[str, TableSize] = field(default_factory=dict)
     kept: tuple[KeptTable, ...] = ()
+    statements: tuple[str, ...] = ()

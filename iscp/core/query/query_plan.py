@@ -219,7 +219,8 @@ class QueryShape:
     top, or where there is one those of `stored`, are stored as counts and sums, which few changed rows change without
     the engine. `whole` says for each table why the result cannot be made of ranges of it; empty: it can be. `undecided`
     has functions that something in it is decided by though they give another value each time; then its changes say
-    nothing.
+    nothing. `by_spark` says what in it DuckDB does not compute, and so Spark computes all; empty: there is nothing.
+    `statements` are what a refresh of few changed rows runs, for each table.
     """
 
     root: Operator
@@ -229,3 +230,5 @@ class QueryShape:
     by_group: bool = False
     whole: Mapping[str, str] = field(default_factory=dict)
     undecided: str = ""
+    by_spark: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()

@@ -28,6 +28,8 @@ class _FlatShape:
     by_group: bool
     whole: Mapping[str, str]
     undecided: str
+    by_spark: tuple[str, ...]
+    statements: tuple[str, ...]
 
 
 _FLAT = TypeAdapter(_FlatShape)
@@ -50,6 +52,8 @@ def shape_to_json(shape: QueryShape) -> bytes:
             shape.by_group,
             shape.whole,
             shape.undecided,
+            shape.by_spark,
+            shape.statements,
         )
     )
 
@@ -70,4 +74,14 @@ def shape_from_json(content: bytes) -> QueryShape:
         root, stored = made[flat.root], None if flat.stored is None else made[flat.stored]
     except IndexError as error:
         raise ValueError("names an operator that is not there") from error
-    return QueryShape(root, flat.schema_json, flat.named, stored, flat.by_group, flat.whole, flat.undecided)
+    return QueryShape(
+        root,
+        flat.schema_json,
+        flat.named,
+        stored,
+        flat.by_group,
+        flat.whole,
+        flat.undecided,
+        flat.by_spark,
+        flat.statements,
+    )

@@ -13,13 +13,17 @@ from iscp.adapters.delta.spark.spark_engine import session_of, settings_for, wit
 from iscp.adapters.delta.spark.spark_errors import spark_faults, spark_message
 from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
 from iscp.adapters.system.late_imports import E, T
-from iscp.core.query.query_plan import QueryShape
+from iscp.core.algebra.algebra import Opaque, Rel, TypedColumn
+from iscp.core.algebra.duck_text import translate
+from iscp.core.algebra.plan_explanation import statements_of
+from iscp.core.query.query_plan import QueryShape, undecided_reason
 from iscp.core.query.range_query import NotRanged
 from iscp.core.sql.sql_bounds import too_deep
 from iscp.core.sql.sql_names import quoted
 from iscp.core.sql.sql_sizes import SIZE_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import first_line
+from iscp.views.catalyst.algebra_reader import read_algebra
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.jvm_classes import classes_of
 from iscp.views.catalyst.needed_columns import needed_columns
@@ -85,6 +89,14 @@ class AnalyzedQuery:
     def sums_at_top(self) -> GroupSums | None:
         """Return the groups at the top whose rows follow from stored sums, and are found by keys that they show."""
         return find_sums_at_top(self.catalyst, self.root) if self.keys is not None and self.stored is None else None
+
+    def algebra(self) -> Rel:
+        """Return the query in the algebra; what only Spark computes is opaque in it."""
+        if self.undecided:
+            fields = [TypedColumn(number, each.name, "other") for number, each in enumerate(self.columns.fields)]
+            return Opaque((), tuple(fields), "Query", undecided_reason(self.undecided))
+        names = {int(each.plan.rdd().id()): each.operator.table for each in self.root.walk() if each.operator.table}
+        return read_algebra(self.catalyst, self.root.plan, names)
 
     def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
         """Return the columns to read of a table's changed rows, among `names`; at least one, as it may be that rows
@@ -159,9 +171,18 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         by_group = found.sums is not None or found.sums_at_top is not None
         whole = {name: _whole(found, name) for name in schemas}
         stored_operator = stored.operator if stored is not None else None
-        schema_json = str(found.columns.json())
+        schema_json, algebra = str(found.columns.json()), found.algebra()
+        by_spark = translate(algebra).gaps
         return QueryShape(
-            found.root.operator, schema_json, found.named, stored_operator, by_group, whole, found.undecided
+            found.root.operator,
+            schema_json,
+            found.named,
+            stored_operator,
+            by_group,
+            whole,
+            found.undecided,
+            by_spark,
+            () if by_spark else statements_of(algebra),
         )
 
     return shape

@@ -15,7 +15,6 @@ from iscp.core.algebra.stored_query import QUERY_BYTES_MAX, QueryOrigin, StoredQ
 from iscp.core.values.errors import StorageError
 from iscp.ports.sink import TargetNotes
 from iscp.views.analysis.query_analysis import AnalyzedQuery
-from iscp.views.catalyst.algebra_reader import read_algebra
 from iscp.views.refresh.refresh_parts import Part, measured_as
 
 log = logging.getLogger(__name__)
@@ -27,10 +26,7 @@ NOTE = "query"
 @measured_as(Part.PLAN)
 def read_query(query: AnalyzedQuery) -> StoredQuery:
     """Return an analyzed query as it is stored; without its algebra if something in it is computed by Spark alone."""
-    if query.undecided:
-        return StoredQuery()
-    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
-    root = read_algebra(query.catalyst, query.root.plan, names)
+    root = query.algebra()
     return StoredQuery() if translate(root).gaps else StoredQuery(root)
 
 

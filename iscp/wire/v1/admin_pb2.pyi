@@ -1583,7 +1583,9 @@ Global___QueryTable: _TypeAlias = QueryTable  # noqa: Y015
 
 @_typing.final
 class QueryExplanation(_message.Message):
-    """notes: what users should know of the result, each a sentence."""
+    """notes: what users should know of the result, each a sentence. statements: those of a refresh without Spark, for each
+    table that may change.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1592,6 +1594,7 @@ class QueryExplanation(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    STATEMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def operators(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedOperator]: ...
     @_builtins.property
@@ -1602,6 +1605,8 @@ class QueryExplanation(_message.Message):
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptTable]: ...
+    @_builtins.property
+    def statements(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -1610,10 +1615,11 @@ class QueryExplanation(_message.Message):
         tables: _abc.Iterable[Global___QueryTable] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
         kept: _abc.Iterable[Global___KeptTable] | None = ...,
+        statements: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "kept", b"kept", "notes", b"notes", "operators", b"operators", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "kept", b"kept", "notes", b"notes", "operators", b"operators", "statements", b"statements", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
