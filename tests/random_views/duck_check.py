@@ -77,8 +77,6 @@ def changed_by_duckdb(
 
 
 def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    zoneless = [
-        each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in table.columns
-    ]
+    zoneless = [each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in table.columns]
     columns = [[countable(each) for each in column.to_pylist()] for column in zoneless]
     return [*zip(*columns, strict=True)]

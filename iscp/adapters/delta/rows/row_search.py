@@ -31,6 +31,9 @@ SEARCHED_BYTES_MAX = 8 * 1024**3
 CANDIDATES_MAX = 10_000_000
 """Rows that may be the wanted ones, by the columns compared so far; more are left to Spark."""
 
+CLOSE_VALUES_MAX = 1_000_000
+"""The span of whole numbers that are searched by a table with a place for each; Arrow searches others by hashes."""
+
 SEARCH_THREADS = 2
 """Files that are read at a time; more queue."""
 
@@ -127,41 +130,52 @@ def _with_keys(
         return _none(), []
     with file.open_cached(schema) as groups:
         for group in groups:
-            at = _places_of(group, steps, schema)
+            at, keys = _matching(group, steps, schema)
             gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
-            at = at[np.isin(at, gone, invert=True)] if len(gone) else at
+            if len(gone):
+                left = np.flatnonzero(np.isin(at, gone, invert=True))
+                at, keys = at[left], keys.take(pa.array(left))
             count += len(at)
             if count > rows_max:
                 raise NotReadableHere
             if len(at):
                 places.append(at + group.begin)
-                rows.append(group.read(schema, at, room))
+                others = pa.schema([each for each in schema if each.name not in keys.schema.names])
+                rest = group.read(others, at, room)
+                columns = [(keys if each.name in keys.schema.names else rest)[each.name] for each in schema]
+                rows.append(pa.table(columns, schema=schema))
     return np.concatenate(places), rows
 
 
-def _places_of(group: RowGroup | CachedRows, steps: Sequence[_Step], schema: pa.Schema) -> Places:
-    """Return the places of the group's rows that have one of the last step's combinations."""
+def _matching(group: RowGroup | CachedRows, steps: Sequence[_Step], schema: pa.Schema) -> tuple[Places, pa.Table]:
+    """Return the places of the group's rows that have one of the last step's combinations, and their key columns."""
     at: Places | None = None
     known: Codes | None = None
+    keys: dict[str, pa.ChunkedArray] = {}
     for step in steps:
         column = group.read(pa.schema([schema.field(step.name)]), at).column(0)
         there, known = step.match(known, column)
         at = there if at is None else at[there]
+        taken = pa.array(there)
+        keys = {name: each.take(taken) for name, each in (keys | {step.name: column}).items()}
         if not len(at):
             break
-    return _none() if at is None else at
+    return (_none() if at is None else at), pa.table(keys)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A column of wanted rows: its values in them, and the `combinations` of these with what was known before; `known`:
-    of each wanted row which combination it has. `ascending`: the distinct values, where statistics bound such."""
+    of each wanted row which combination it has. `ascending`: the distinct values, where statistics bound such. `codes`:
+    of whole numbers that lie close together the place of each in `distinct`, from the least one on; -1: it is none, as the last always is.
+    """
 
     name: str
     distinct: pa.Array
     combinations: Codes
     known: Codes
     ascending: Sequence[Any] | None
+    codes: Codes | None
 
     def may_be_in(self, file: DataFile) -> bool:
         """Return whether one of the values may be in the file, by its statistics."""
@@ -173,14 +187,24 @@ class _Step:
         `values` are those of the rows in this column, `known` the combinations of the columns before it (None: it is
         the first).
         """
-        codes = pc.index_in(comparable_values(values), value_set=self.distinct, skip_nulls=False)
-        there = np.flatnonzero(pc.is_valid(codes).to_numpy())  # few of all rows
-        combined = codes.take(pa.array(there)).to_numpy().astype(np.int64)
+        there, combined = self._places_in_distinct(values)
         if known is not None:
             combined += known[there] * len(self.distinct)
         at = np.minimum(np.searchsorted(self.combinations, combined), len(self.combinations) - 1)
         same = self.combinations[at] == combined
         return there[same], at[same]
+
+    def _places_in_distinct(self, values: pa.ChunkedArray) -> tuple[Places, Codes]:
+        """Return the places of the values that are wanted, and the places of these in `distinct`."""
+        if self.codes is not None and self.ascending and not values.null_count:
+            # Differences below zero are large ones without a sign, so one comparison with the last place does.
+            offsets = (values.to_numpy().astype(np.int64, copy=False) - self.ascending[0]).view(np.uint64)
+            offsets = np.minimum(offsets, np.uint64(len(self.codes) - 1))
+            places = np.flatnonzero((self.codes >= 0)[offsets])
+            return places, self.codes[offsets[places]]
+        codes = pc.index_in(comparable_values(values), value_set=self.distinct, skip_nulls=False)
+        there = np.flatnonzero(pc.is_valid(codes).to_numpy())  # few of all rows
+        return there, codes.take(pa.array(there)).to_numpy().astype(np.int64)
 
 
 def _steps(wanted: pa.Table) -> Iterator[_Step]:
@@ -189,7 +213,8 @@ def _steps(wanted: pa.Table) -> Iterator[_Step]:
         values = comparable_values(wanted[name])
         distinct = pc.unique(values)
         combinations, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
-        yield _Step(name, distinct, combinations, known, _ascending(distinct))
+        ascending = _ascending(distinct)
+        yield _Step(name, distinct, combinations, known, ascending, _codes_by_value(distinct, ascending))
 
 
 def _ascending(values: pa.Array) -> Sequence[Any] | None:
@@ -197,6 +222,18 @@ def _ascending(values: pa.Array) -> Sequence[Any] | None:
     if values.null_count or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
         return None
     return sorted(values.to_pylist())
+
+
+def _codes_by_value(distinct: pa.Array, ascending: Sequence[Any] | None) -> Codes | None:
+    """Return the place of each whole number in `distinct`, from the least one on, or None if they lie far apart.
+
+    To look a number up in that takes a tenth of the time that Arrow's table of hashes does.
+    """
+    if not ascending or not pa.types.is_integer(distinct.type) or ascending[-1] - ascending[0] >= CLOSE_VALUES_MAX:
+        return None
+    codes = np.full(ascending[-1] - ascending[0] + 2, -1, np.int64)  # the last is that of all other numbers
+    codes[distinct.to_numpy().astype(np.int64) - ascending[0]] = np.arange(len(distinct))
+    return codes
 
 
 def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[Codes, int]]:

@@ -68,3 +68,31 @@ def test_no_more_rows_than_allowed(tmp_path: Path) -> None:
     assert len(source.rows_with(uri, 2, keys(2, 4), ("id",), 3)) == 3  # type: ignore[arg-type]
     assert source.rows_with(uri, 0, keys(2, 4), ("id",), 9).to_pydict() == {"id": [2]}  # type: ignore[union-attr]
     assert DeltaChangeSource(0).rows_with(uri, 2, keys(2), ("id",), 9) is None, "nothing is to be read without Spark"
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize("close", [True, False])
+def test_numbers_from_both_ends_of_their_type_are_found(tmp_path: Path, kind: pa.DataType, close: bool) -> None:
+    """Whether those that are wanted lie close together, and differences to others leave the type, or far apart."""
+    most = 2 ** (kind.bit_width - 1) - 1
+    held = [-most - 1, -most, -1, 0, 1, 7, most - 1, most, *range(0, 120, 3)]
+    write_deltalake(str(tmp_path), pa.table({"id": pa.array(held, kind), "n": range(len(held))}))
+    for first in (-most - 1, 0, most) if close else (0,):
+        wanted = [each for each in range(first - 2, first + 9) if -most - 1 <= each <= most]
+        wanted = wanted if close else [-most - 1, 3, most]
+        by = pa.table({"id": pa.array(wanted, kind)})
+        found = DeltaChangeSource().rows_with(str(tmp_path), 0, by, ("id", "n"), 99)
+        assert found is not None
+        assert found["id"].to_pylist() == [each for each in held if each in wanted]
+        assert found["n"].to_pylist() == [number for number, each in enumerate(held) if each in wanted]
+
+
+def test_all_rows_are_those_that_are_not_marked_as_gone(tmp_path: Path) -> None:
+    uri, source = str(tmp_path), DeltaChangeSource()
+    write_deltalake(uri, rows([1, 2, None]))
+    write_deltalake(uri, rows([2, 3]), mode="append")
+    DeltaTable(uri).delete("id = 2")
+    found = [source.all_rows(uri, version, ("id",), 10**6) for version in (2, 1, 2, 0)]
+    held = [sorted(map(str, each["id"].to_pylist())) for each in found if each is not None]
+    assert held == [["1", "3", "None"], ["1", "2", "2", "3", "None"], ["1", "3", "None"], ["1", "2", "None"]]
+    assert source.all_rows(uri, 2, ("id",), 100) is None, "its files are larger"
