@@ -56,13 +56,17 @@ class StoredInput:
 
     def rows_if_few(self, context: ConsumeContext) -> tuple[DataFrame, bool]:
         """Return all rows, and whether they are few: then they are read here."""
-        few = self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
+        few = self.few_rows(context)
         if not few:  # of no rows at all Spark's optimizer would make another plan
             return self._sink.rows(context.session), few is not None
         return frame_of_arrow(context.session, few), True
 
     def sums(self, context: ConsumeContext) -> StoredSums:
         return StoredSums(partial(self.rows, context), partial(self.groups, context))
+
+    def few_rows(self, context: ConsumeContext) -> pa.Table | None:
+        """Return all rows if they are few, and can be read here."""
+        return self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
 
     def has_columns(self, schema_json: str) -> bool:
         return self._sink.schema_matches(schema_json)

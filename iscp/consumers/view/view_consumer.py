@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from iscp.consumers.commit_tag import commit_tag, takeover_tag
 from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups, replace_few
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
+from iscp.core.algebra.kept_input import KeptInput
 from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.logged_jobs import logged_job
@@ -33,7 +35,14 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import leave_to_spark
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
-from iscp.views.duck.duck_refresh import DuckRefresh, StoredGroups, follows_from_all_rows, schema_json_of, with_op
+from iscp.views.duck.duck_refresh import (
+    DuckRefresh,
+    StoredGroups,
+    StoredRows,
+    follows_from_all_rows,
+    schema_json_of,
+    with_op,
+)
 from iscp.views.duck.view_tables import ViewTables, columns_read
 from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
@@ -48,6 +57,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+
+Writer = Callable[[ConsumeContext, DuckRefresh, CommitTag], Refreshed | None]
+"""A way to refresh a view; None: it is none for this one."""
 
 _NO_ROW = "no row of the result has changed"
 
@@ -217,7 +229,8 @@ class ViewConsumer(Consumer):
         """Refresh by what DuckDB computes in this process; return None if that is for Spark to do."""
         if self._engine is None:
             return None
-        root, tag = self._memory.query(partial(self._find_query, context, end)).root, self._tail_tag(context, end, 0.0)
+        query, tag = self._memory.query(partial(self._find_query, context, end)), self._tail_tag(context, end, 0.0)
+        root = query.root
         if root is None:
             return None
         uris = self._view.query.tables
@@ -226,7 +239,10 @@ class ViewConsumer(Consumer):
             tables = ViewTables(context.session, self._source, uris, spans, columns_read(root, names), stack)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
             refresh = DuckRefresh(root, stack.enter_context(self._engine.cursor()), tables, sizes)
-            for write in (partial(self._write_groups, end), self._write_changes, self._write_difference):
+            writers: list[Writer] = [partial(self._write_groups, end), self._write_changes, self._write_difference]
+            if query.kept is not None:
+                writers.insert(0, partial(self._write_kept, query.kept))
+            for write in writers:
                 try:
                     if (done := write(context, refresh, tag)) is not None:
                         position = replace(done.consumed.position, sources=tag.sources)
@@ -261,6 +277,26 @@ class ViewConsumer(Consumer):
             return False
         leave_to_spark("the groups of all its rows are stored, for later changes")
         return self._store_groups(context, self._query(context, end), context.position, spans)
+
+    def _write_kept(
+        self, kept: KeptInput, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
+    ) -> Refreshed | None:
+        """Refresh by the changes of the part of the query that is stored, of which the result is computed."""
+        if not self._sink.marks_rows(tag):
+            return None
+
+        def is_at_hand(schema_json: str) -> bool:
+            return self._stored.is_at(context) and self._stored.has_columns(schema_json)
+
+        found = refresh.kept_rows(kept, StoredRows(is_at_hand, partial(self._stored.few_rows, context)))
+        if found is None or len(found.result) > FEW_ROWS_MAX:
+            return None
+        if len(found.stored):
+            self._stored.merge(context, found.stored, found.keys, tag)
+        else:
+            self._stored.follow(context, None, tag)
+        done = self._sink.replace_rows(found.result, tag, context.guard, FEW_ROWS_MAX)
+        return None if done is None else Refreshed(Consumed(*done, 0), "changes", "few rows of what is kept changed")
 
     def _write_changes(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by the rows that change."""

@@ -60,10 +60,14 @@ _LINEAR = {
 
 @dataclass(frozen=True, slots=True)
 class TouchedRows:
-    """Rows that are replaced by their keys: `keys` has those that were touched, and `rows` all rows of them now."""
+    """Rows that are replaced by their keys: `keys` has those that were touched, and `rows` all rows of them now.
+
+    `unique`: no key has more than one row.
+    """
 
     keys: Rel
     rows: Rel
+    unique: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,10 @@ class _ShownKeys:
 class ChangePlan:
     """The changes of a query's rows while the tables `changed` change."""
 
-    def __init__(self, root: Rel, changed: Iterable[str]) -> None:
+    def __init__(self, root: Rel, changed: Iterable[str], id_max: int = 0) -> None:
+        """`id_max` is the largest id of a column that something besides the query has."""
         self._root, self._changed = root, frozenset(changed)
-        self.ids = count(_largest_id(root) + 1)
+        self.ids = count(max(largest_id(root), id_max) + 1)
         self.weight = TypedColumn(next(self.ids), WEIGHT, "long")
         self._tables: dict[int, frozenset[str]] = {}
         self._rows: dict[tuple[int, TableRows], Rel] = {}
@@ -128,6 +133,13 @@ class ChangePlan:
         changed = Expr("EqualTo", (total.value, _number(0)), "boolean")
         return Filter((grouped,), Expr("Not", (changed,), "boolean"))
 
+    def changed_rows(self) -> Rel | None:
+        """Return the changed rows with their weights, a row perhaps several times, or None if none can change.
+
+        Raises UnplannedError.
+        """
+        return self._delta(self._root)
+
     def keyed_rows(self) -> TouchedRows | None:
         """Return rows by their keys, if groups or partitions are at the top and the result has them, or None.
 
@@ -139,7 +151,7 @@ class ChangePlan:
         keys = own_keys(shown.top)
         found, columns = self._touched_keys(shown.top, {0: keys})
         now = self._touched_rows(shown.top, {0: keys}, TableRows.NEW)
-        return TouchedRows(self._named_keys(found, columns, shown), shown.over(now))
+        return TouchedRows(self._named_keys(found, columns, shown), shown.over(now), isinstance(shown.top, Group))
 
     def summed_rows(self) -> SummedRows | None:
         """Return how the groups at the top follow from stored sums, if they do and the result has their keys, or None.
@@ -157,7 +169,10 @@ class ChangePlan:
         now = replace(leaf, fields=sums.rows.fields, name="now")
         keys = self._named_keys(now, sums.keys, shown)
         return SummedRows(
-            sums.rows, (moved, leaf), (sums.now(leaf), now), TouchedRows(keys, shown.over(sums.result(now)))
+            sums.rows,
+            (moved, leaf),
+            (sums.now(leaf), now),
+            TouchedRows(keys, shown.over(sums.result(now)), unique=True),
         )
 
     def _shown_keys(self) -> _ShownKeys | None:
@@ -344,6 +359,6 @@ def _ids_above(ids: list[int], operators: Sequence[Rel]) -> list[int] | None:
     return ids if len({*ids}) == len(ids) else None
 
 
-def _largest_id(root: Rel) -> int:
+def largest_id(root: Rel) -> int:
     """Return the largest id of a column anywhere in a query."""
     return max((column.id for each in root.walk() for column in each.columns), default=0)

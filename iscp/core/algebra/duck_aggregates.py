@@ -75,7 +75,7 @@ def _average_of_decimals(call: DuckCall) -> str:
 
 def _sum_type(each: Expr) -> str:
     scale = (decimal_of(each.args[0].type) or (0, 0))[1]
-    return f"decimal({DECIMAL_DIGITS_MAX - scale - 1},{scale})"
+    return f"decimal({max(DECIMAL_DIGITS_MAX - scale - 1, scale)},{scale})"
 
 
 def _average_of_floats(call: DuckCall) -> str:

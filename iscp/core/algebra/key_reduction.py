@@ -52,6 +52,11 @@ def all_of(conditions: Sequence[Expr]) -> Expr:
     return conditions[0] if len(conditions) == 1 else Expr("And", tuple(conditions), "boolean")
 
 
+def same_values(values: Sequence[Expr], columns: Sequence[TypedColumn]) -> list[Expr]:
+    """Return the conditions that values are those of columns; nulls are equal."""
+    return [Expr("EqualNullSafe", (a, b.value), "boolean") for a, b in zip(values, columns, strict=True)]
+
+
 def conjuncts(condition: Expr) -> tuple[Expr, ...]:
     """Return the conditions that all have to hold."""
     return condition.args if condition.op == "And" else (condition,)
@@ -143,8 +148,7 @@ def reduced_to_keys(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Se
                 return below(RIGHT, keys)
         case Windowed() | Group() if plain and ids <= {each.column.id for each in own_keys(relation)}:
             return below(0, keys)
-    same = [Expr("EqualNullSafe", (each, column.value), "boolean") for each, column in zip(keys, columns, strict=True)]
-    return Join((relation, found), JoinKind.LEFT_SEMI, all_of(same))
+    return Join((relation, found), JoinKind.LEFT_SEMI, all_of(same_values(keys, columns)))
 
 
 def _reduced_union(union: Union, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iscp.core.algebra.algebra import Rel
-from iscp.core.algebra.algebra_codec import algebra_document, read_algebra_document
+from iscp.core.algebra.algebra_codec import ALGEBRA_DEPTH_MAX, algebra_document, read_algebra_document
+from iscp.core.algebra.kept_input import KeptInput
 from iscp.core.values.column_identity import COLLATIONS
+from iscp.core.values.untrusted_values import exact_int
 
 QUERY_BYTES_MAX = 2 * 1024**2
 """Bytes of the file with a view's query; a larger one is neither written nor read, and Spark analyzes the query
@@ -52,22 +54,28 @@ class QueryOrigin:
 
 @dataclass(frozen=True, slots=True)
 class StoredQuery:
-    """A query as it is stored: `root`, or None if there is something in it that only Spark computes."""
+    """A query as it is stored: `root`, or None if there is something in it that only Spark computes.
+
+    `kept` is the part of it that is stored beside the target, if there is one.
+    """
 
     root: Rel | None = None
+    kept: KeptInput | None = None
 
 
 def query_to_json(query: StoredQuery, origin: QueryOrigin) -> bytes | None:
     """Return the content of the file, or None if it could not be read back as this query."""
     algebra = None if query.root is None else algebra_document(query.root)
+    kept = None if query.kept is None else [query.kept.depth, query.kept.summed]
     try:
-        document = origin.document() | {"algebra": algebra}
+        document = origin.document() | {"algebra": algebra, "kept": kept}
         content = json.dumps(document | {"digest": _digest(document)}, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return None
     read = query_from_json(content, origin)
-    same = read is not None and (None if read.root is None else algebra_document(read.root)) == algebra
-    return content if same else None
+    if read is None or (read.kept is None) != (kept is None):
+        return None
+    return content if (None if read.root is None else algebra_document(read.root)) == algebra else None
 
 
 def query_from_json(content: bytes, origin: QueryOrigin) -> StoredQuery | None:
@@ -80,10 +88,19 @@ def query_from_json(content: bytes, origin: QueryOrigin) -> StoredQuery | None:
         if digest != _digest(document) or {**document, **origin.document()} != document:
             return None
         root = None if document["algebra"] is None else read_algebra_document(document["algebra"])
+        kept = None if root is None or document["kept"] is None else _read_kept(root, *document["kept"])
         kinds = {name: _plain_kinds(schema) for name, schema in origin.schemas.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return StoredQuery(root) if root is None or _is_over(root, kinds) else None
+    return StoredQuery(root, kept) if root is None or _is_over(root, kinds) else None
+
+
+def _read_kept(root: Rel, depth: object, summed: object) -> KeptInput:
+    """Raises ValueError."""
+    kept = KeptInput(root, exact_int(depth, "depth", 1, ALGEBRA_DEPTH_MAX), summed is True)
+    if not kept.is_sound:
+        raise ValueError("has no such part")
+    return kept
 
 
 def _digest(document: Mapping[str, Any]) -> str:

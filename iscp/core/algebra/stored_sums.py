@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from iscp.core.algebra.algebra import Expr, Filter, Group, Join, JoinKind, Project, Rel, Table, TypedColumn, Union
-from iscp.core.algebra.key_reduction import all_of, named
+from iscp.core.algebra.key_reduction import all_of, named, same_values
 from iscp.core.algebra.result_types import ANSI, DECIMAL_DIGITS_MAX, DIGITS, decimal_of
 
 FUNCTIONS_MAX = 64
@@ -21,15 +21,11 @@ GROUP_ROWS = "n"
 """The number of a group's rows, where groups are stored."""
 
 _KEY_TYPES = frozenset({*DIGITS, "string", "date", "boolean"})
-_SUMMED_DIGITS = 28
-"""Digits to which numbers are widened before they are added up, so that a sum has 38."""
+_WEIGHT_DIGITS = 9
+"""Digits of the number of equal rows that come or go."""
 
-_NEGATED_DIGITS_MAX = 34
-"""Digits of a decimal of which DuckDB takes the opposite."""
-
-_DIGITS_MAX, _SCALE_MAX = 27, 6
-"""Digits of a decimal that Spark multiplies by a row's weight exactly, as it stores the sums first: one of the two is
-enough."""
+_DIGITS_MAX = DECIMAL_DIGITS_MAX - _WEIGHT_DIGITS - 2
+"""Digits of a decimal that is multiplied by a row's weight exactly, here and in Spark, which stores the sums first."""
 
 
 def key_columns(number: int) -> list[str]:
@@ -52,15 +48,13 @@ def summed_functions(group: Group) -> tuple[Expr, ...] | None:
 
 def _adds_up(aggregate: Expr) -> bool:
     function = aggregate.args[0]
-    if aggregate.info[0] or function.op not in ("Count", "Sum", "Average"):
+    if aggregate.info[0] or function.op not in ("Count", "Sum", "Average", "ExactAverage"):
         return False
-    if function.op == "Count":
-        return True
     kind = function.args[0].type
-    precision, scale = decimal_of(kind) or (0, 0)
-    few = 0 < precision <= _NEGATED_DIGITS_MAX and (precision <= _DIGITS_MAX or scale <= _SCALE_MAX)
-    exact = kind in DIGITS or few
-    return bool(exact and function.info == (ANSI,))
+    if function.op in ("Count", "ExactAverage"):  # exact averages of other than whole numbers are Spark's
+        return function.op == "Count" or kind in DIGITS
+    precision, _ = decimal_of(kind) or (0, 0)
+    return (kind in DIGITS or 0 < precision <= _DIGITS_MAX) and function.info == (ANSI,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +95,12 @@ class StoredSums:
         return self.rows.fields[len(self.group.keys) :]
 
     def moved(self, changes: Rel, weight: TypedColumn) -> Rel:
-        """Return what changed rows add to each group that something is added to; of each comes one, or one goes."""
+        """Return what changed rows add to each group that something is added to; `weight` says how many of each."""
         numbers = self.numbers
-        came = Expr("GreaterThan", (weight.value, _whole(0)), "boolean")
         sums = [weight.value]
         for each in self.functions:
-            counts = _counts(each)
-            sums += [_if(counts, weight.value, _whole(0)), _if(counts, *_signed(each, came))]
+            counts, value = _counts(each), _weighted(each, weight)
+            sums += [_if(counts, weight.value, _whole(0)), _if(counts, value, _zero(value.type))]
         items = [_total(value, column) for value, column in zip(sums, numbers, strict=True)]
         keys = tuple(each.value for each in self.keys)
         zero = [Expr("EqualTo", (each.value, _zero(each.type)), "boolean") for each in numbers]
@@ -118,8 +111,15 @@ class StoredSums:
         keys = tuple(each.value for each in self.keys)
         pairs = list(zip(keys, self.wanted, strict=True))
         wanted = Project((moved,), tuple(named(each, column) for each, column in pairs))
-        same = [Expr("EqualNullSafe", (each, column.value), "boolean") for each, column in pairs]
-        former = Join((self.rows, wanted), JoinKind.LEFT_SEMI, all_of(same))
+        former = Join((self.rows, wanted), JoinKind.LEFT_SEMI, all_of(same_values(keys, self.wanted)))
+        return self._added(former, moved)
+
+    def all_now(self, moved: Rel) -> Rel:
+        """Return all groups as they are now, of which `rows` has the former ones; some may have no rows any more."""
+        return self._added(self.rows, moved)
+
+    def _added(self, former: Rel, moved: Rel) -> Rel:
+        keys = tuple(each.value for each in self.keys)
         both = Union((former, moved), self.rows.fields)
         return Group((both,), keys, (*keys, *(_total(each.value, each) for each in self.numbers)))
 
@@ -150,23 +150,24 @@ def _counts(aggregate: Expr) -> Expr:
     return all_of([*(Expr("IsNotNull", (each,), "boolean") for each in function.args), *condition])
 
 
-def _signed(aggregate: Expr, came: Expr) -> tuple[Expr, Expr]:
-    """Return what a row that counts adds, and what others do."""
+def _weighted(aggregate: Expr, weight: TypedColumn) -> Expr:
+    """Return what a row that counts adds to the sum, times how many of it come."""
     function, scale = aggregate.args[0], _scale(aggregate)
     if function.op == "Count":
-        zero = _zero(f"decimal({max(_SUMMED_DIGITS, scale)},{scale})")
-        return zero, zero
+        return _zero(f"decimal({DECIMAL_DIGITS_MAX},{scale})")
     value = function.args[0]
-    kind = f"decimal({max(_SUMMED_DIGITS, (decimal_of(value.type) or (0, 0))[0])},{scale})"
-    exact = value if value.type == kind else Expr("Cast", (value,), kind, (ANSI,))
-    return _if(came, exact, Expr("UnaryMinus", (exact,), kind, (ANSI,))), _zero(kind)
+    if value.type in DIGITS:
+        value = Expr("Cast", (value,), f"decimal({DIGITS[value.type]},0)", (ANSI,))
+    number = Expr("Cast", (weight.value,), f"decimal({_WEIGHT_DIGITS},0)", (ANSI,))
+    precision, _ = decimal_of(value.type) or (0, 0)
+    return Expr("Multiply", (value, number), f"decimal({precision + _WEIGHT_DIGITS + 1},{scale})", (ANSI,))
 
 
 def _finished(aggregate: Expr, count: TypedColumn, total: TypedColumn) -> Expr:
     function, kind = aggregate.args[0], aggregate.type
     if function.op == "Count":
         return count.value
-    if function.op == "Average":
+    if function.op in ("Average", "ExactAverage"):
         return Expr("AverageOf", (total.value, count.value), kind)
     there = Expr("GreaterThan", (count.value, _whole(0)), "boolean")
     found = total.value if total.type == kind else Expr("Cast", (total.value,), kind, (ANSI,))

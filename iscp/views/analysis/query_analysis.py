@@ -16,7 +16,7 @@ from iscp.adapters.system.late_imports import E, T
 from iscp.core.algebra.algebra import Opaque, Rel, TypedColumn
 from iscp.core.algebra.duck_text import translate
 from iscp.core.algebra.plan_explanation import statements_of
-from iscp.core.query.query_plan import QueryShape, undecided_reason
+from iscp.core.query.query_plan import OperatorKind, QueryShape, undecided_reason
 from iscp.core.query.range_query import NotRanged
 from iscp.core.sql.sql_bounds import too_deep
 from iscp.core.sql.sql_names import quoted
@@ -89,6 +89,15 @@ class AnalyzedQuery:
     def sums_at_top(self) -> GroupSums | None:
         """Return the groups at the top whose rows follow from stored sums, and are found by keys that they show."""
         return find_sums_at_top(self.catalyst, self.root) if self.keys is not None and self.stored is None else None
+
+    @property
+    def above_stored(self) -> tuple[OperatorKind, ...] | None:
+        """Return the operators above the input that is stored, each of which has one input, or None if none is."""
+        above, node = [], self.root
+        while self.stored is not None and node is not self.stored:
+            above.append(node.operator.kind)
+            (node,) = node.inputs
+        return tuple(above) if self.stored is not None else None
 
     def algebra(self) -> Rel:
         """Return the query in the algebra; what only Spark computes is opaque in it."""

@@ -6,8 +6,9 @@ All that may fail does so before anything is written: a refresh that has no resu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from iscp.adapters.system.late_imports import T
 from iscp.core.algebra.algebra import UNNUMBERED, Group, Limit, Rel, Table, TypedColumn, Windowed
 from iscp.core.algebra.change_plan import ChangePlan, SummedRows
 from iscp.core.algebra.duck_text import leaf_name, translate
+from iscp.core.algebra.kept_input import KeptInput, KeptRows, plan_kept_rows
 from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.algebra.lookup_plan import Computed, LookupPlan, WholeTableError
 from iscp.core.algebra.stored_sums import GROUP_ROWS
@@ -54,6 +56,23 @@ class StoredGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRows:
+    """The stored part of a view's query. `is_at_hand` is as in StoredGroups; `all_rows` gives all, if they are few."""
+
+    is_at_hand: Callable[[str], bool]
+    all_rows: Callable[[], pa.Table | None]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChange:
+    """How a stored part changes: its rows by these keys, with OP, and all rows of the result."""
+
+    stored: pa.Table
+    keys: tuple[str, ...]
+    result: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
 class SummedGroups:
     """Groups that changed: with OP as they are stored, and as rows of the result by their keys."""
 
@@ -77,7 +96,7 @@ class DuckRefresh:
 
     def all_rows(self) -> pa.Table:
         """Return all rows as they are now. Raises NotComputedError."""
-        return self._computation().named_rows(self.root)
+        return self._computation().rows(self.root, self._names)
 
     def touched_rows(self) -> KeyRows | None:
         """Return all rows of the keys that changes touch, or None if the result has no keys. Raises
@@ -91,11 +110,11 @@ class DuckRefresh:
             lookups.computed(touched.keys.inputs[0])
             return lookups.over_lookups(touched.keys), lookups.over_lookups(touched.rows)
 
-        found, lookups = self._planned(over_lookups)
+        found, lookups = self._planned_changes(over_lookups)
         if found is None:
             return None
         computation = self._computation(lookups)
-        return KeyRows(*map(computation.named_rows, found))
+        return self._key_rows(computation, *found)
 
     def summed_rows(self, stored: StoredGroups) -> SummedGroups | None:
         """Return how groups change that follow from stored sums, or None if the result is none of such groups, or the
@@ -109,7 +128,7 @@ class DuckRefresh:
             moved, leaf = summed.moved
             return replace(summed, moved=(lookups.over_lookups(moved), leaf))
 
-        found, lookups = self._planned(over_lookups)
+        found, lookups = self._planned_changes(over_lookups)
         if found is None:
             return None
         names = [each.name for each in found.stored.fields]
@@ -124,9 +143,30 @@ class DuckRefresh:
         if not _can_be(now):
             raise NotComputedError("the stored sums are not those that the changes started from")
         computation.define(found.now[1], now)
-        gone = pc.if_else(pc.equal(now[GROUP_ROWS], 0), Op.DELETE.value, Op.UPDATE.value)
         touched = (found.touched.keys, found.touched.rows)
-        return SummedGroups(now.append_column(OP, gone), KeyRows(*map(computation.named_rows, touched)))
+        return SummedGroups(with_op_of_sums(now), self._key_rows(computation, *touched))
+
+    def kept_rows(self, kept: KeptInput, stored: StoredRows) -> KeptChange | None:
+        """Return how the part of the query that is stored changes, and all rows of the result, or None if Spark has to
+        do it. Raises NotComputedError.
+        """
+        found, lookups = self._planned(lambda changed, large: _kept_over_lookups(kept, changed, large))
+        if found is None or not stored.is_at_hand(schema_json_of(found.stored.fields)):
+            return None
+        rows = stored.all_rows()
+        if rows is None:
+            raise NotComputedError("the rows that are stored beside the target are too many")
+        computation, names = self._computation(lookups), [each.name for each in found.stored.fields]
+        moved = computation.rows(found.moved[0], [each.name for each in found.moved[1].fields])
+        computation.define(found.moved[1], moved)
+        computation.define(found.stored, rows.select(names).cast(arrow_schema_of(found.stored.fields)))
+        now = computation.rows(found.now[0], names)
+        computation.define(found.now[1], now)
+        if kept.summed and not _can_be(now):
+            raise NotComputedError("the stored sums are not those that the changes started from")
+        keys = moved.select([each.name for each in found.moved[1].fields][: len(found.keys)])
+        changed = with_op_of_sums(now) if kept.summed else with_op(KeyRows(keys.rename_columns([*found.keys]), now))
+        return KeptChange(changed, found.keys, computation.rows(found.result, self._names))
 
     def net_rows(self) -> pa.Table:
         """Return the rows that change, each once, with WEIGHT. Raises NotComputedError."""
@@ -135,21 +175,37 @@ class DuckRefresh:
             changes = plan.net_rows()
             return None if changes is None else lookups.over_lookups(changes)
 
-        found, lookups = self._planned(over_lookups)
+        found, lookups = self._planned_changes(over_lookups)
         columns = (*self.root.columns, TypedColumn(UNNUMBERED, WEIGHT, "long"))
         if found is None:
             return arrow_schema_of(columns).empty_table()
         return self._computation(lookups).rows(found, [each.name for each in columns], by_value=True)
 
-    def _planned(self, plan_rows: Callable[[ChangePlan, LookupPlan], R]) -> tuple[R, LookupPlan]:
-        """Return what is planned, and the steps that go before. Raises NotComputedError."""
+    @property
+    def _names(self) -> list[str]:
+        return [each.name for each in self.root.columns]
+
+    def _key_rows(self, computation: _Computation, keys: Rel, rows: Rel) -> KeyRows:
+        """Return keys, which have the names of the result's columns, and rows of the result."""
+        names = [each.name for each in keys.columns]
+        return KeyRows(computation.rows(keys, names), computation.rows(rows, self._names))
+
+    def _planned_changes(self, plan_rows: Callable[[ChangePlan, LookupPlan], R]) -> tuple[R, LookupPlan]:
+        """Return what is planned of the query's changes, and the steps that go before. Raises NotComputedError."""
+
+        def planned(plan: ChangePlan, large: Collection[str]) -> tuple[R, LookupPlan]:
+            lookups = LookupPlan(plan.ids, large)
+            return plan_rows(plan, lookups), lookups
+
+        return self._planned(lambda changed, large: planned(ChangePlan(self.root, changed), large))
+
+    def _planned(self, plan: Callable[[Collection[str], Collection[str]], R]) -> R:
+        """Return what is planned for the tables that have changed and those that are large. Raises NotComputedError."""
         missing = ""
         for bytes_max in READ_WHOLE_BYTES:
-            plan = ChangePlan(self.root, self.tables.changed)
             large = {name for name, size in self.bytes.items() if size > bytes_max}
-            lookups = LookupPlan(plan.ids, large)
             try:
-                return plan_rows(plan, lookups), lookups
+                return plan(self.tables.changed, large)
             except UnplannedError as error:
                 raise NotComputedError(str(error)) from error
             except WholeTableError as error:
@@ -177,10 +233,6 @@ class _Computation:
     def define(self, leaf: Table, rows: pa.Table) -> None:
         self.defined[leaf_name(leaf)] = rows
         self.cursor.define(leaf_name(leaf), rows)
-
-    def named_rows(self, relation: Rel) -> pa.Table:
-        """Return a relation's rows under the names of its columns. Raises NotComputedError."""
-        return self.rows(relation, [each.name for each in relation.columns])
 
     def rows(self, relation: Rel, names: Sequence[str], *, by_value: bool = False) -> pa.Table:
         """Return a relation's rows. With `by_value` they are found in a table by all of their values.
@@ -212,6 +264,24 @@ def with_op(touched: KeyRows) -> pa.Table:
         [each.append_column(OP, pa.repeat(pa.scalar(op.value), len(each))) for each, op in parts],
         promote_options="default",
     )
+
+
+def with_op_of_sums(now: pa.Table) -> pa.Table:
+    """Return stored groups with OP: those without rows are gone."""
+    return now.append_column(OP, pc.if_else(pc.equal(now[GROUP_ROWS], 0), Op.DELETE.value, Op.UPDATE.value))
+
+
+def _kept_over_lookups(
+    kept: KeptInput, changed: Collection[str], large: Collection[str]
+) -> tuple[KeptRows | None, LookupPlan]:
+    """Raises WholeTableError, UnplannedError."""
+    planned = plan_kept_rows(kept, changed)
+    if planned is None:
+        return None, LookupPlan(count(), large)
+    plan, rows = planned
+    lookups = LookupPlan(plan.ids, large)
+    moved, now = ((lookups.over_lookups(each), leaf) for each, leaf in (rows.moved, rows.now))
+    return replace(rows, moved=moved, now=now, result=lookups.over_lookups(rows.result)), lookups
 
 
 def _can_be(groups: pa.Table) -> bool:

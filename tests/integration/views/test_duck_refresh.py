@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.consumers.view.view_kind import ViewKind
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.refresh.query_note import read_query
 from tests.selection import in_full
@@ -65,6 +66,28 @@ def test_what_may_come_out_otherwise_is_left_to_spark(spark_runtime: SparkRuntim
     written = {name: session.createDataFrame([], schema).schema.json() for name, schema in schemas.items()}
     found = {sql: read_query(analyze_query(session, sql, written)) for sql in (*PLAIN, *OTHERS)}
     assert [sql for sql, each in found.items() if each.root is not None] == [*PLAIN]
+
+
+KEPT = (
+    "select b, count(*) c, sum(n) s, avg(a) m from t group by b order by c desc, b limit 2",
+    "select s from (select b, sum(a) s from t group by b) order by s, 1 limit 3 offset 1",
+    "select b, c, rank() over (order by c, b) r from (select b, max(a) c from t group by b)",
+    "select count(*) k, max(b) m from (select b, count(distinct a) c from t join u using (a) group by b)",
+    "select x, s from (select x, sum(y) s from u group by x order by s desc, x limit 4) where s > 1",
+)
+
+
+@pytest.mark.parametrize("sql", in_full(KEPT, [KEPT[0], KEPT[2]]))
+def test_what_is_made_of_all_groups_follows_from_what_is_kept(new_view: NewView, sql: str) -> None:
+    """No row of the tables is read again but those of groups that changed; another process goes on with it."""
+    view = new_view(sql, seed=63, refresh="incremental")
+    view.refresh()
+    strategies = view.follow(4)
+    view.restart()
+    strategies |= view.follow(1)
+    assert strategies - {"unchanged"} == {"changes"}
+    view.kind = ViewKind(None)
+    assert view.follow(2) <= {"incremental", "unchanged"}, "Spark goes on with it too"
 
 
 def test_a_change_of_the_other_table_and_of_both_is_followed(new_view: NewView) -> None:

@@ -167,7 +167,8 @@ def _matching(group: RowGroup | CachedRows, steps: Sequence[_Step], schema: pa.S
 class _Step:
     """A column of wanted rows: its values in them, and the `combinations` of these with what was known before; `known`:
     of each wanted row which combination it has. `ascending`: the distinct values, where statistics bound such. `codes`:
-    of whole numbers that lie close together the place of each in `distinct`, from the least one on; -1: it is none, as the last always is.
+    of whole numbers that lie close together the place of each in `distinct`, from the least one on; -1: it is none, as
+    the last always is.
     """
 
     name: str
