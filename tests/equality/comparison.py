@@ -13,12 +13,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from iscp.core.algebra.algebra import Rel
-from iscp.core.algebra.algebra_codec import algebra_from_json, algebra_to_json
 from iscp.core.algebra.duck_entries import Entry, Refusal, RowGuard
 from iscp.core.algebra.duck_text import ALLOW_LIST
 from tests.equality import samples
 from tests.equality.cases import Case, Shape, rows_of
 from tests.equality.engines import ID, RAISED, Ducks, Row, Sparks, Written, by_rows, kinds_of, rows_by_id
+from tests.fakes.written_algebra import algebra_from_json, algebra_to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from iscp.core.algebra.algebra import Rel, Table
 from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.duck_text import identifier, leaf_name, translate
-from iscp.core.algebra.lookup_plan import Computed, LookedUp
+from iscp.core.algebra.lookup_plan import ComputedStep, LookupStep
 from iscp.core.sql.sql_names import WEIGHT
 from tests.fakes.algebras import FIELDS, NAMES, ROWS
 
@@ -66,9 +66,9 @@ class Ducks:
     def _keep(self, leaf: Table, text: str) -> None:
         self.database.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(leaf_name(leaf))} AS {text}")
 
-    def step(self, step: Computed | LookedUp) -> None:
+    def step(self, step: ComputedStep | LookupStep) -> None:
         """Takes a step of a plan of lookups; all that is looked up is found by its keys alone."""
-        if isinstance(step, Computed):
+        if isinstance(step, ComputedStep):
             self.keep(step.into, step.rows)
             return
         source, keys = (identifier(leaf_name(each)) for each in (step.source, step.keys))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
 from iscp.core.algebra.algebra import Table, TableRows
-from iscp.core.algebra.lookup_plan import LookedUp
+from iscp.core.algebra.lookup_plan import LookupStep
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_rows import TableChange
@@ -40,7 +40,7 @@ class MemoryTables:
             return self.moves[leaf.name].arrow()
         return self._all(leaf)
 
-    def look_up(self, step: LookedUp, keys: pa.Table) -> pa.Table:
+    def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
         rows, names = self._all(step.source), [own for own, _ in step.pairs]
         wanted = pa.table({own: keys[key] for own, key in step.pairs}).cast(rows.select(names).schema)
         sought, held = row_codes(wanted, rows.select(names))

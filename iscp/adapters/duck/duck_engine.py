@@ -57,13 +57,13 @@ class DuckEngine:
     @contextmanager
     def cursor(self) -> Iterator[DuckCursor]:
         """Yield a cursor for one refresh. One connection in several threads would give wrong rows."""
-        connection = self._opened().cursor()
+        connection = self._open().cursor()
         try:
             yield DuckCursor(connection, self._statement_s, self._discard)
         finally:
             connection.close()
 
-    def _opened(self) -> DuckDBPyConnection:
+    def _open(self) -> DuckDBPyConnection:
         with self._lock:
             if self._database is None:
                 self._database = duckdb.connect(":memory:", config={**_SETTINGS})

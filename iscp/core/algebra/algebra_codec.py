@@ -7,7 +7,6 @@ So whatever is read is a query over the tables of the job's spec, of operations 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -36,9 +35,6 @@ from iscp.core.algebra.duck_text import literal
 from iscp.core.algebra.result_types import AGGREGATES, OTHER, RANKINGS, UntypedError, is_type, result_type
 from iscp.core.values.untrusted_values import exact_int, exact_name, shown
 
-ALGEBRA_BYTES_MAX = 4 * 1024**2
-"""Bytes of a stored query; a larger one is neither written nor read, and Spark analyzes the query again."""
-
 ALGEBRA_NODES_MAX = 50_000
 """Operators and expressions of a stored query; one of more is not read."""
 
@@ -56,28 +52,6 @@ _WITHIN = frozenset({*AGGREGATES, *RANKINGS, "AggregateExpression", "WindowExpre
 
 class ForgedAlgebraError(ValueError):
     """A stored query that is not one that was written here: the message says what is wrong with it."""
-
-
-def algebra_to_json(root: Rel) -> bytes | None:
-    """Return a query as JSON, or None if it is too large, or has texts that UTF-8 does not."""
-    try:
-        content = json.dumps(algebra_document(root), ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        return None
-    return content if len(content) <= ALGEBRA_BYTES_MAX else None
-
-
-def algebra_from_json(content: bytes) -> Rel:
-    """Return the query that was written. Raises ForgedAlgebraError."""
-    if len(content) > ALGEBRA_BYTES_MAX:
-        raise ForgedAlgebraError(f"has {len(content)} bytes, more than {ALGEBRA_BYTES_MAX}")
-    try:
-        document = json.loads(content)
-    except RecursionError as error:
-        raise ForgedAlgebraError("is nested too deep") from error
-    except ValueError as error:
-        raise ForgedAlgebraError(str(error)) from error
-    return read_algebra_document(document)
 
 
 def read_algebra_document(document: object) -> Rel:

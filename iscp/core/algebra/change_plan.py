@@ -43,7 +43,7 @@ from iscp.core.algebra.key_reduction import (
     with_expressions,
 )
 from iscp.core.algebra.result_types import FLOATS
-from iscp.core.algebra.stored_sums import StoredSums
+from iscp.core.algebra.stored_sums import GroupTotals
 from iscp.core.sql.sql_names import WEIGHT
 
 _LINEAR = {
@@ -161,7 +161,7 @@ class ChangePlan:
         shown = self._shown_keys()
         if shown is None or not isinstance(shown.top, Group):
             return None
-        sums = StoredSums.of(shown.top, Table((), (), "sums", TableRows.STATE), self.ids)
+        sums = GroupTotals.of(shown.top, Table((), (), "sums", TableRows.STATE), self.ids)
         if sums is None:
             return None
         moved = sums.moved(self._changed_input(shown.top), self.weight)

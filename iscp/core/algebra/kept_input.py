@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from iscp.core.algebra.algebra import Group, Join, JoinKind, Project, Rel, Table, TableRows, TypedColumn, Union
 from iscp.core.algebra.change_plan import ChangePlan, largest_id
 from iscp.core.algebra.key_reduction import all_of, named, same_values
-from iscp.core.algebra.stored_sums import StoredSums
+from iscp.core.algebra.stored_sums import GroupTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class KeptInput:
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """How a stored part, the leaf `stored`, changes: relations that are computed one after the other, each with the
+    """The changes of a stored part, the leaf `stored`: relations that are computed one after the other, each with the
     leaf of its rows.
 
     `moved` is what changed rows add to groups, or the keys that changed rows have; `now` has the changed groups as they
@@ -84,7 +84,7 @@ def plan_kept_rows(kept: KeptInput, changed: Iterable[str]) -> tuple[ChangePlan,
 
 def _by_sums(kept: KeptInput, group: Group, plan: ChangePlan) -> tuple[ChangePlan, KeptRows] | None:
     changes = plan.changed_rows()
-    sums = StoredSums.of(group, Table((), (), "kept", TableRows.STATE), plan.ids)
+    sums = GroupTotals.of(group, Table((), (), "kept", TableRows.STATE), plan.ids)
     if changes is None or sums is None:
         return None
     moved, now = (replace(sums.rows, name=name, at=TableRows.GIVEN) for name in ("moved", "now"))

@@ -45,7 +45,7 @@ class WholeTableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedStep:
     """A step: the rows are computed, and are those of the leaf `into` from then on."""
 
     rows: Rel
@@ -53,7 +53,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
+class LookupStep:
     """A step: the rows of `source` that have one of some keys are those of the leaf `into` from then on.
 
     `keys` is a leaf that was computed. `pairs` has the names of columns, of the source and of the keys.
@@ -73,7 +73,7 @@ class LookupPlan:
 
     def __init__(self, ids: Iterator[int], large: Collection[str]) -> None:
         self._ids, self._large = ids, large
-        self.steps: list[Computed | LookedUp] = []
+        self.steps: list[ComputedStep | LookupStep] = []
         self._found: dict[int, tuple[Rel, Rel | WholeTableError]] = {}
         self._keys: dict[tuple[int, tuple[Expr, ...]], Table] = {}
         self._looked: dict[tuple[str, TableRows, int], Table] = {}
@@ -99,7 +99,7 @@ class LookupPlan:
         found = self.over_lookups(relation)
         if not _is_given(found):
             given = self._leaf(tuple(replace(each, name=f"c{each.id}") for each in found.columns))
-            self.steps.append(Computed(found, given))
+            self.steps.append(ComputedStep(found, given))
             self._found[id(relation)] = relation, given
             return given
         return found
@@ -178,7 +178,7 @@ class LookupPlan:
             names = {each.id: each.name for each in given.fields}
             into = self._leaf(source.fields)
             by = tuple((own, names[key.id]) for own, key in pairs)
-            self.steps.append(LookedUp(source, given, by, into))
+            self.steps.append(LookupStep(source, given, by, into))
             self._looked[known] = into
         rows = replace(self._looked[known], fields=source.fields)
         return replace(join, inputs=(rows, given))

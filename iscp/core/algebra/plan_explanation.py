@@ -1,4 +1,4 @@
-"""What a refresh without Spark would run, for people to read: the statements, and the lookups between them."""
+"""Write down a refresh without Spark, for people to read: its statements, and the lookups between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iscp.core.algebra.algebra import Rel
 from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.duck_text import leaf_name, translate
 from iscp.core.algebra.key_reduction import UnplannedError
-from iscp.core.algebra.lookup_plan import Computed, LookedUp, LookupPlan, WholeTableError
+from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
 from iscp.core.sql.sql_names import WEIGHT
 
 STATEMENT_CHARS_SHOWN = 20_000
@@ -57,8 +57,8 @@ def _results(plan: ChangePlan) -> Iterator[tuple[str, Rel]]:
         yield f"the rows that come and go, with how many of each as {WEIGHT}", net
 
 
-def _step(step: Computed | LookedUp) -> str:
-    if isinstance(step, Computed):
+def _step(step: ComputedStep | LookupStep) -> str:
+    if isinstance(step, ComputedStep):
         return f'-- as "{leaf_name(step.into)}"\n{_text(step.rows, [each.name for each in step.into.fields])}'
     by = ", ".join(own for own, _ in step.pairs)
     source, keys = leaf_name(step.source), leaf_name(step.keys)

@@ -32,8 +32,8 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class QueryOrigin:
-    """What a query's algebra follows from: its text, the URIs of its `tables` and their schemas as their logs have
-    them, both by their names in the query, and the `versions` of the programs that analyze and compute it.
+    """The origin of a query's algebra: its text, the URIs of its `tables` and their schemas as their logs have them,
+    both by their names in the query, and the `versions` of the programs that analyze and compute it.
     """
 
     sql: str

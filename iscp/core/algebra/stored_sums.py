@@ -58,7 +58,7 @@ def _adds_up(aggregate: Expr) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSums:
+class GroupTotals:
     """The stored sums of a group: `rows` has their columns, whose keys are those of the group's input.
 
     `wanted` are other columns for the keys of groups that are looked for.
@@ -70,7 +70,7 @@ class StoredSums:
     wanted: tuple[TypedColumn, ...]
 
     @classmethod
-    def of(cls, group: Group, rows_at: Table, ids: Iterator[int]) -> StoredSums | None:
+    def of(cls, group: Group, rows_at: Table, ids: Iterator[int]) -> GroupTotals | None:
         """Return the sums of a group, or None if it has none; `rows_at` is a leaf without columns.
 
         `ids` gives numbers of columns that nothing else has.

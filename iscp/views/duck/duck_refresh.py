@@ -24,7 +24,7 @@ from iscp.core.algebra.change_plan import ChangePlan, SummedRows
 from iscp.core.algebra.duck_text import leaf_name, translate
 from iscp.core.algebra.kept_input import KeptInput, KeptRows, plan_kept_rows
 from iscp.core.algebra.key_reduction import UnplannedError
-from iscp.core.algebra.lookup_plan import Computed, LookupPlan, WholeTableError
+from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, WholeTableError
 from iscp.core.algebra.stored_sums import GROUP_ROWS
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP, WEIGHT
@@ -65,7 +65,7 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class KeptChange:
-    """How a stored part changes: its rows by these keys, with OP, and all rows of the result."""
+    """The changes of a stored part: its rows by these keys, with OP, and all rows of the result."""
 
     stored: pa.Table
     keys: tuple[str, ...]
@@ -215,7 +215,7 @@ class DuckRefresh:
     def _computation(self, lookups: LookupPlan | None = None) -> _Computation:
         computation = _Computation(self.cursor, self.tables, {})
         for step in lookups.steps if lookups is not None else ():
-            if isinstance(step, Computed):
+            if isinstance(step, ComputedStep):
                 computation.define(step.into, computation.rows(step.rows, [each.name for each in step.into.fields]))
             else:
                 computation.define(step.into, self.tables.look_up(step, computation.defined[leaf_name(step.keys)]))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.duck.duck_engine import NotComputedError
 from iscp.core.algebra.algebra import Rel, Table, TableRows
-from iscp.core.algebra.lookup_plan import LookedUp
+from iscp.core.algebra.lookup_plan import LookupStep
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.ports.source import ChangeSource
 from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
@@ -60,7 +60,7 @@ class ViewTables:
             raise NotComputedError(f"all rows of {leaf.name} are read by Spark alone")
         return rows
 
-    def look_up(self, step: LookedUp, keys: pa.Table) -> pa.Table:
+    def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
         """Return the rows of a step, whose keys are computed. Raises NotComputedError."""
         source = step.source
         by = pa.table({own: keys[key] for own, key in step.pairs})

@@ -18,12 +18,12 @@ from benchmarks.propagation.medallion import MEDALLION, Kind
 from benchmarks.view import CASES
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.algebra.algebra import Rel, Table, Values
-from iscp.core.algebra.algebra_codec import algebra_from_json, algebra_to_json
 from iscp.core.algebra.duck_text import translate
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.catalyst.algebra_reader import read_algebra
 from tests.fakes.planned_tpc import ChangedTpc, tables_of
 from tests.fakes.tpc import QUERIES, Tpc
+from tests.fakes.written_algebra import algebra_from_json, algebra_to_json
 
 COVERED = {"tpch": 22, "tpcds": 96}
 """Queries of each suite that DuckDB can compute; there may be more, and never fewer."""

@@ -33,7 +33,7 @@ TABLES_MAX = 64
 and their log is read again."""
 
 
-class _Opened(NamedTuple):
+class _OpenedVersion(NamedTuple):
     """The files of a version, whose commit has this stamp."""
 
     version: int
@@ -48,8 +48,8 @@ class _Files:
 
     reader: StateReader
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _opened: _Opened | None = None
-    _before: _Opened | None = None
+    _opened: _OpenedVersion | None = None
+    _before: _OpenedVersion | None = None
 
     def at(self, version: int) -> list[DataFile]:
         """Return the files of `version`. Raises NotReadableHere."""
@@ -61,7 +61,7 @@ class _Files:
             if self._opened is None or self._opened.state is not state:
                 self._before = self._opened
                 stamp = commit_stamp(self.reader.uri, version)
-                self._opened = _Opened(version, stamp, state, self._open([*state.adds.values()]))
+                self._opened = _OpenedVersion(version, stamp, state, self._open([*state.adds.values()]))
             return self._opened.files
 
     def added(self, version: int) -> list[Mapping[str, Any]]:

@@ -26,10 +26,11 @@ from iscp.core.algebra.algebra import (
     Union,
     Values,
 )
-from iscp.core.algebra.algebra_codec import ALGEBRA_DEPTH_MAX, algebra_from_json, algebra_to_json
+from iscp.core.algebra.algebra_codec import ALGEBRA_DEPTH_MAX
 from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.duck_text import GROWTH_MAX, identifier, literal, translate
 from tests.fakes.algebras import both, number
+from tests.fakes.written_algebra import algebra_from_json, algebra_to_json
 
 K, N = TypedColumn(1, "k", "long"), TypedColumn(2, "n", "long")
 S = TypedColumn(3, "s", "string")

@@ -23,7 +23,7 @@ from iscp.core.algebra.algebra import (
 from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.duck_text import identifier, leaf_name
 from iscp.core.algebra.kept_input import KeptInput, KeptRows, plan_kept_rows
-from iscp.core.algebra.stored_sums import StoredSums
+from iscp.core.algebra.stored_sums import GroupTotals
 from tests.fakes.algebras import NAMES, Drawn, both, number, total
 from tests.fakes.ducks import DUCKS, LAKES, Lake, all_rows, some
 
@@ -69,7 +69,7 @@ def store(kept: KeptInput, found: KeptRows, lake: Lake) -> None:
         return
     assert isinstance(kept.part, Group)
     plan = ChangePlan(kept.part.inputs[0], NAMES)
-    sums = StoredSums.of(kept.part, Table((), (), "kept", TableRows.STATE), plan.ids)
+    sums = GroupTotals.of(kept.part, Table((), (), "kept", TableRows.STATE), plan.ids)
     assert sums is not None
     rows = plan.all_rows(TableRows.NEW)
     one = Expr("Alias", (number(1),), "long", (plan.weight.id, plan.weight.name))

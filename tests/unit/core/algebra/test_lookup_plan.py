@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iscp.core.algebra.algebra import Expr, Group, Join, JoinKind, Rel, Table, TableRows, TypedColumn
 from iscp.core.algebra.change_plan import ChangePlan
-from iscp.core.algebra.lookup_plan import LookedUp, LookupPlan, WholeTableError
+from iscp.core.algebra.lookup_plan import LookupPlan, LookupStep, WholeTableError
 from tests.fakes.algebras import NAMES, both, queries
 from tests.fakes.ducks import DUCKS, LAKES, Lake, some
 
@@ -36,11 +36,11 @@ def check_lookups(root: Rel, old: Lake, new: Lake, changed: tuple[str, ...], lar
     DUCKS.have(old, {name: new[name] if name in changed else old[name] for name in NAMES})
     wanted = DUCKS.bag(net)
     for step in lookups.steps:
-        assert isinstance(step, LookedUp) or not whole_tables(step.rows) & {*large}
+        assert isinstance(step, LookupStep) or not whole_tables(step.rows) & {*large}
         DUCKS.step(step)
     assert not whole_tables(found) & {*large}
     assert DUCKS.bag(found) == wanted
-    return any(isinstance(each, LookedUp) for each in lookups.steps)
+    return any(isinstance(each, LookupStep) for each in lookups.steps)
 
 
 @some(120)
@@ -67,23 +67,23 @@ def steps_of(root: Rel, changed: tuple[str, ...]) -> list[str]:
     net = plan.net_rows()
     assert net is not None
     lookups.over_lookups(net)
-    return [f"{each.source.at}:{each.source.name}" for each in lookups.steps if isinstance(each, LookedUp)]
+    return [f"{each.source.at}:{each.source.name}" for each in lookups.steps if isinstance(each, LookupStep)]
 
 
-def test_the_other_side_of_a_join_is_looked_up_by_changed_rows() -> None:
+def test_rows_of_the_other_side_of_a_join_are_found_by_changed_rows() -> None:
     join = Join((ORDERS, ITEMS), JoinKind.INNER, both("EqualTo", K.value, L.value))
     assert steps_of(join, ("orders",)) == ["new:items"]
     assert steps_of(join, NAMES) == ["old:items", "new:orders"]
 
 
-def test_tables_behind_each_other_are_looked_up_one_by_one() -> None:
+def test_rows_of_tables_behind_each_other_are_found_one_by_one() -> None:
     third = Table((), (TypedColumn(5, "k", "long"),), "items")
     below = Join((ORDERS, ITEMS), JoinKind.LEFT_OUTER, both("EqualTo", K.value, L.value))
     join = Join((below, third), JoinKind.LEFT_OUTER, both("EqualTo", M.value, third.fields[0].value))
     assert steps_of(join, ("orders",)) == ["new:items", "new:items"]
 
 
-def test_groups_are_looked_up_by_their_keys_before_and_after() -> None:
+def test_rows_of_groups_are_found_by_their_keys_before_and_after() -> None:
     most = Expr("AggregateExpression", (Expr("Max", (N.value,), "long"),), "long", (False,))
     groups = Group((ORDERS,), (K.value,), (K.value, Expr("Alias", (most,), "long", (9, "m"))))
     assert steps_of(groups, ("orders",)) == ["new:orders", "old:orders"]
@@ -99,7 +99,7 @@ def test_a_large_table_that_is_needed_whole_is_refused_by_name(kind: JoinKind) -
         LookupPlan(plan.ids, NAMES).over_lookups(net)
 
 
-def test_doubles_are_not_looked_up() -> None:
+def test_rows_are_not_found_by_doubles() -> None:
     """Zeros of two signs are equal, and are not found by one another's bytes."""
     left, right = (Table((), (TypedColumn(n, "d", "double"),), name) for n, name in enumerate(NAMES, 1))
     join = Join((left, right), JoinKind.INNER, both("EqualTo", left.fields[0].value, right.fields[0].value))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from iscp.core.algebra.algebra import Expr, Filter, Group, Project, Rel, Table, TableRows, TypedColumn
 from iscp.core.algebra.change_plan import ChangePlan
-from iscp.core.algebra.stored_sums import StoredSums, key_columns, number_names, summed_functions
+from iscp.core.algebra.stored_sums import GroupTotals, key_columns, number_names, summed_functions
 from tests.fakes.algebras import NAMES, Drawn, both, number
 from tests.fakes.ducks import DUCKS, LAKES, Lake, all_rows, some
 
-DECIMALS = {"decimal(10,2)": "decimal(20,2)", "decimal(27,4)": "decimal(37,4)", "decimal(27,20)": "decimal(37,20)"}
-AVERAGES = {"decimal(10,2)": "decimal(14,6)", "decimal(27,4)": "decimal(31,8)", "decimal(27,20)": "decimal(31,24)"}
+DECIMALS = {"decimal(10,2)": "decimal(20,2)", "decimal(27,4)": "decimal(37,4)", "decimal(27,10)": "decimal(37,10)"}
+AVERAGES = {"decimal(10,2)": "decimal(14,6)", "decimal(27,4)": "decimal(31,8)", "decimal(27,10)": "decimal(31,14)"}
 
 
 def aggregate(op: str, value: Expr, kind: str, *condition: Expr) -> Expr:
@@ -54,7 +54,7 @@ def store(root: Rel, lake: Lake) -> None:
     while not isinstance(top, Group):
         (top,) = top.inputs
     plan = ChangePlan(top.inputs[0], NAMES)
-    sums = StoredSums.of(top, Table((), (), "sums", TableRows.STATE), plan.ids)
+    sums = GroupTotals.of(top, Table((), (), "sums", TableRows.STATE), plan.ids)
     assert sums is not None
     rows = plan.all_rows(TableRows.NEW)
     one = Expr("Alias", (number(1),), "long", (plan.weight.id, plan.weight.name))
