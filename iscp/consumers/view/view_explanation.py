@@ -101,10 +101,6 @@ def _notes(shape: QueryShape) -> list[str]:
         f"Costs are estimates for {CHANGED_ROWS:,} changed rows of a table, from the rows of tables alone: each passes "
         "every filter, and meets one row in a join."
     ]
-    if shape.by_spark:
-        notes.append(f"Spark computes all changes, however small, as DuckDB has not: {'; '.join(shape.by_spark)}.")
-    else:
-        notes.append("Where few rows change DuckDB computes what follows, in the node's process and without Spark.")
     if shape.by_group:
         notes.append("Where many rows change the groups are recomputed for the keys that changed, by Spark.")
     if OperatorKind.LIMIT in kinds:
@@ -114,4 +110,8 @@ def _notes(shape: QueryShape) -> list[str]:
     for name, why in shape.whole.items():
         how = f"on one node, as {why}" if why else "by ranges of it, on all nodes"
         notes.append(f"Registered on {name}, where that is large, its first rows are computed {how}.")
+    if shape.by_spark:
+        notes.append(f"Spark computes all changes, however small, as DuckDB has not: {'; '.join(shape.by_spark)}.")
+    else:
+        notes.append("Where few rows change DuckDB computes what follows, in the node's process and without Spark.")
     return notes

@@ -90,29 +90,30 @@ class AnalyzedQuery:
         """Return the groups at the top whose rows follow from stored sums, and are found by keys that they show."""
         return find_sums_at_top(self.catalyst, self.root) if self.keys is not None and self.stored is None else None
 
-    @property
-    def above_stored(self) -> tuple[OperatorKind, ...] | None:
-        """Return the operators above the input that is stored, each of which has one input, or None if none is."""
-        above, node = [], self.root
-        while self.stored is not None and node is not self.stored:
-            above.append(node.operator.kind)
-            (node,) = node.inputs
-        return tuple(above) if self.stored is not None else None
-
-    def algebra(self) -> Rel:
-        """Return the query in the algebra; what only Spark computes is opaque in it."""
-        if self.undecided:
-            fields = [TypedColumn(number, each.name, "other") for number, each in enumerate(self.columns.fields)]
-            return Opaque((), tuple(fields), "Query", undecided_reason(self.undecided))
-        names = {int(each.plan.rdd().id()): each.operator.table for each in self.root.walk() if each.operator.table}
-        return read_algebra(self.catalyst, self.root.plan, names)
-
     def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
         """Return the columns to read of a table's changed rows, among `names`; at least one, as it may be that rows
         only count.
         """
         needed = self.needed.get(table, frozenset())
         return [each for each in names if each in needed] or [*names[:1]]
+
+
+def algebra_of(query: AnalyzedQuery) -> Rel:
+    """Return a query in the algebra; what only Spark computes is opaque in it."""
+    if query.undecided:
+        fields = [TypedColumn(number, each.name, "other") for number, each in enumerate(query.columns.fields)]
+        return Opaque((), tuple(fields), "Query", undecided_reason(query.undecided))
+    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
+    return read_algebra(query.catalyst, query.root.plan, names)
+
+
+def operators_above_stored(query: AnalyzedQuery) -> tuple[OperatorKind, ...] | None:
+    """Return the operators above the input that is stored, each of which has one input, or None if none is."""
+    above, node = [], query.root
+    while query.stored is not None and node is not query.stored:
+        above.append(node.operator.kind)
+        (node,) = node.inputs
+    return tuple(above) if query.stored is not None else None
 
 
 def analyze_query(
@@ -180,7 +181,7 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         by_group = found.sums is not None or found.sums_at_top is not None
         whole = {name: _whole(found, name) for name in schemas}
         stored_operator = stored.operator if stored is not None else None
-        schema_json, algebra = str(found.columns.json()), found.algebra()
+        schema_json, algebra = str(found.columns.json()), algebra_of(found)
         by_spark = translate(algebra).gaps
         return QueryShape(
             found.root.operator,

@@ -17,7 +17,7 @@ from iscp.core.algebra.stored_query import QUERY_BYTES_MAX, QueryOrigin, StoredQ
 from iscp.core.query.query_plan import OperatorKind
 from iscp.core.values.errors import StorageError
 from iscp.ports.sink import TargetNotes
-from iscp.views.analysis.query_analysis import AnalyzedQuery
+from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, operators_above_stored
 from iscp.views.refresh.refresh_parts import Part, measured_as
 
 log = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ NOTE = "query"
 @measured_as(Part.PLAN)
 def read_query(query: AnalyzedQuery) -> StoredQuery:
     """Return an analyzed query as it is stored; without its algebra if something in it is computed by Spark alone."""
-    root = query.algebra()
+    root = algebra_of(query)
     if translate(root).gaps:
         return StoredQuery()
-    above = query.above_stored
+    above = operators_above_stored(query)
     kept = None if above is None else KeptInput(root, _depth_below(root, above), query.sums is not None)
     return StoredQuery(root, kept if kept is not None and kept.is_sound else None)
 

@@ -149,10 +149,20 @@ def test_a_view_is_explained_with_its_columns_tables_and_what_to_know() -> None:
     assert "ORDER BY" in explained.notes[1]
 
 
+def test_it_is_said_what_leaves_changes_to_spark_and_which_statements_run_without_it() -> None:
+    found = catalog("a", "b")
+    found.shapes[SQL] = replace(found.shapes[SQL], by_spark=("SoundEx: not in the list", "column m of another type"))
+    explained = KIND.explain(view(), found)
+    assert explained.notes[-1].endswith("as DuckDB has not: SoundEx: not in the list; column m of another type.")
+    found.shapes[SQL] = replace(found.shapes[SQL], by_spark=(), statements=("-- t has changed",))
+    assert KIND.explain(view(), found).statements == ("-- t has changed",)
+
+
 def test_it_is_said_of_which_tables_first_rows_are_computed_by_ranges() -> None:
     found = catalog("a", "b")
     found.shapes[SQL] = replace(found.shapes[SQL], whole={"t": "", "u": "Join needs all rows of u at once"})
-    _, by_ranges, at_once = KIND.explain(view(), found).notes
+    _, by_ranges, at_once, without_spark = KIND.explain(view(), found).notes
+    assert "DuckDB computes" in without_spark
     assert (
         by_ranges == "Registered on t, where that is large, its first rows are computed by ranges of it, on all nodes."
     )
