@@ -32,7 +32,6 @@ THREADS = 2
 
 _SETTINGS: Mapping[str, str | int] = {
     "threads": THREADS,
-    "memory_limit": f"{MEMORY_BYTES_MAX}B",
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -47,10 +46,13 @@ class NotComputedError(Exception):
 
 
 class DuckEngine:
-    """The database of one process; safe for threads. `statement_s` is the limit of one statement."""
+    """The database of one process; safe for threads. `statement_s` is the limit of one statement, `memory_bytes` that
+    of all together.
+    """
 
-    def __init__(self, statement_s: float = STATEMENT_S_MAX) -> None:
+    def __init__(self, statement_s: float = STATEMENT_S_MAX, memory_bytes: int = MEMORY_BYTES_MAX) -> None:
         self._statement_s = statement_s
+        self._settings = {**_SETTINGS, "memory_limit": f"{memory_bytes}B"}
         self._lock = threading.Lock()
         self._database: DuckDBPyConnection | None = None
 
@@ -66,7 +68,7 @@ class DuckEngine:
     def _open(self) -> DuckDBPyConnection:
         with self._lock:
             if self._database is None:
-                self._database = duckdb.connect(":memory:", config={**_SETTINGS})
+                self._database = duckdb.connect(":memory:", config=self._settings)
             return self._database
 
     def _discard(self) -> None:

@@ -8,7 +8,7 @@ from iscp.core.metrics.metric import BYTES, Attribute, DeclaredMetric, duration,
 STRATEGY = Attribute(
     "iscp.strategy",
     "How rows were brought up to date: `tail` (changes), `snapshot` or `difference` (all rows), `incremental`, `full`, "
-    "`groups`, `joins` or `unchanged` for a view, or `verify` and `repair`",
+    "`groups`, `changes` or `unchanged` for a view, or `verify` and `repair`",
 )
 
 PART = Attribute("iscp.part", "`read`, `compute` or `commit` ([usage](iterations.md#what-an-iteration-costs))")

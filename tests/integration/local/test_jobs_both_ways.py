@@ -25,7 +25,7 @@ WAYS = {"node": (Keeper.NODE,), "run": (Keeper.RUN,), "in turns": BY_TURNS}
 """Who keeps the targets, over and over again: the first builds them, the second brings them up to date, and so on."""
 
 FIRST_ROWS = 60
-DIRECT = {"", "tail", "groups", "joins"}
+DIRECT = {"", "tail", "groups", "changes", "difference"}
 """The ways of work that need no Spark for small changes; but a view that is taken over is checked by Spark."""
 
 ALL_ROWS = ("full", "snapshot", "difference")

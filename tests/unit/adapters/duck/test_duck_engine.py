@@ -1,0 +1,99 @@
+"""DuckDB in a node computes over the tables that it is given, within limits, and reaches nothing else."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine, NotComputedError
+
+NUMBERS = pa.schema([("n", pa.int64())])
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(count), pa.int64())})
+
+
+def test_rows_have_the_wanted_types_and_times_their_zone() -> None:
+    at = pa.array([-1, 0, None], pa.timestamp("us", "UTC"))
+    with DuckEngine().cursor() as cursor:
+        cursor.define("new:t", pa.table({"at": at, "n": pa.array([1, 2, 3], pa.int32())}))
+        schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int16())])
+        found = cursor.rows('SELECT "at", n FROM "new:t" ORDER BY n', schema)
+    assert found.schema == schema
+    assert found["at"].to_pylist() == at.to_pylist()
+    assert found["n"].to_pylist() == [1, 2, 3]
+
+
+def test_a_value_that_does_not_fit_is_no_result() -> None:
+    with DuckEngine().cursor() as cursor, pytest.raises(NotComputedError, match="types"):
+        cursor.rows("SELECT 300 AS n", pa.schema([("n", pa.int8())]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM read_parquet('{file}')",
+        "SELECT * FROM '{file}'",
+        "COPY (SELECT 1) TO '{file}.csv'",
+        "ATTACH '{file}.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET memory_limit = '100GB'",
+        "SELECT * FROM secrets",
+        "SELECT getenv('HOME')",
+    ],
+)
+def test_a_statement_reaches_no_file_no_setting_and_no_variable(tmp_path: Path, text: str) -> None:
+    secrets = rows(1)
+    file = tmp_path / "rows.parquet"
+    pq.write_table(secrets, file)
+    with DuckEngine().cursor() as cursor, pytest.raises(NotComputedError):
+        cursor.rows(text.format(file=file), NUMBERS)
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_a_table_is_that_of_one_cursor() -> None:
+    engine = DuckEngine()
+    with engine.cursor() as one, engine.cursor() as other:
+        one.define("t", rows(1))
+        with pytest.raises(NotComputedError):
+            other.rows("SELECT n FROM t", NUMBERS)
+    with engine.cursor() as later, pytest.raises(NotComputedError):
+        later.rows("SELECT n FROM t", NUMBERS)
+
+
+def test_a_statement_that_takes_too_long_is_interrupted() -> None:
+    with DuckEngine(statement_s=0.2).cursor() as cursor:
+        cursor.define("t", rows(30_000))
+        began_s = time.monotonic()
+        with pytest.raises(NotComputedError, match=r"(?i)interrupt"):
+            cursor.rows("SELECT count(*) AS n FROM t a, t b, t c WHERE a.n + b.n > c.n", NUMBERS)
+        assert time.monotonic() - began_s < 20
+        assert cursor.rows("SELECT max(n) AS n FROM t", NUMBERS)["n"].to_pylist() == [29_999], "it goes on"
+
+
+def test_a_statement_that_needs_too_much_memory_has_no_result() -> None:
+    with DuckEngine(memory_bytes=16 * 1024**2).cursor() as cursor:
+        cursor.define("t", rows(2_000))
+        text = "SELECT count(*) AS n FROM (SELECT DISTINCT a.n * 20000 + b.n AS k, a.n AS x FROM t a, t b)"
+        with pytest.raises(NotComputedError, match=r"(?i)memory"):
+            cursor.rows(text, NUMBERS)
+
+
+def test_refreshes_side_by_side_see_their_own_rows() -> None:
+    def total(count: int) -> int:
+        with DUCK_ENGINE.cursor() as cursor:
+            cursor.define("t", rows(count))
+            found = cursor.rows("SELECT sum(a.n)::BIGINT AS n FROM t a JOIN t b USING (n)", NUMBERS)
+            return int(found["n"][0].as_py())
+
+    counts = [*range(1, 400, 7)]
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(total, counts)] == [count * (count - 1) // 2 for count in counts]
