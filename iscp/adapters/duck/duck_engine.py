@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -52,7 +52,7 @@ class DuckEngine:
 
     def __init__(self, statement_s: float = STATEMENT_S_MAX, memory_bytes: int = MEMORY_BYTES_MAX) -> None:
         self._statement_s = statement_s
-        self._settings = {**_SETTINGS, "memory_limit": f"{memory_bytes}B"}
+        self._settings: dict[str, Any] = {**_SETTINGS, "memory_limit": f"{memory_bytes}B"}
         self._lock = threading.Lock()
         self._database: DuckDBPyConnection | None = None
 

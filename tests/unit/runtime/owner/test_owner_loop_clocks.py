@@ -28,6 +28,7 @@ def apply_one(world: OwnerWorld) -> None:
     sent = world.report(row("x"), 1, JobState.COMPLETED)
     until(lambda: world.recorded() >= sent)
     world.see(1)
+    until(lambda: checkpoint_s(world) > 0)  # the owner hears of it in its own thread
 
 
 def test_a_probe_by_a_clock_that_is_ahead_moves_no_checkpoint_and_is_an_event(world: OwnerWorld) -> None:
