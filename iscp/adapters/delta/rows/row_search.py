@@ -110,9 +110,9 @@ def find_keys(
     return [places for places, _ in found] or [_none() for _ in files], rows
 
 
-def read_all(files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
+def read_all(files: Sequence[DataFile], schema: pa.Schema, room: Allowance) -> pa.Table:
     """Return these columns of all rows. Raises NotReadableHere, also where they take more memory than allowed."""
-    room, parts = Allowance(ROWS_BYTES_MAX), [schema.empty_table()]
+    parts = [schema.empty_table()]
     for file in files:
         with file.open_cached(schema) as groups:
             for group in groups:

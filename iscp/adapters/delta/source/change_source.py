@@ -251,8 +251,10 @@ class DeltaChangeSource:
 
     @charged_as(UsagePart.READ)
     def all_rows(self, uri: str, version: int, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
+        if not self._small_bytes_max:
+            return None
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
-        return self._lookup.all_rows(uri, version, shape, columns, min(bytes_max, self._small_bytes_max))
+        return self._lookup.all_rows(uri, version, shape, columns, bytes_max, Allowance(bytes_max * DECODED_FACTOR))
 
     @charged_as(UsagePart.READ)
     def columns(self, uri: str, version: int) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from iscp.adapters.delta.rows.parquet_files import has_early_days
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, read_all
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
+from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 
 TABLES_MAX = 64
@@ -102,9 +103,11 @@ class RowLookup:
             return rows if len(rows) <= rows_max and not has_early_days(rows) else None
         return None
 
-    def all_rows(self, uri: str, version: int, shape: Shape, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
-        """Return these columns of all rows as ChangeSource.all_rows; `shape` is that of the version. Raises
-        StorageError.
+    def all_rows(
+        self, uri: str, version: int, shape: Shape, columns: Sequence[str], bytes_max: int, room: Allowance
+    ) -> pa.Table | None:
+        """Return these columns of all rows as ChangeSource.all_rows; `shape` is that of the version, and `room` for all
+        rows in memory. Raises StorageError.
         """
         if not {*columns}.isdisjoint(shape.partitions) or not shape.readable(columns):
             return None
@@ -113,7 +116,7 @@ class RowLookup:
             files = self._files(uri).at(version)
             if sum(each.add.get("size") or 0 for each in files) > bytes_max:
                 return None
-            rows = read_all(files, schema)
+            rows = read_all(files, schema, room)
             rows.validate(full=True)
             return None if has_early_days(rows) else rows
         return None
