@@ -147,7 +147,7 @@ SMALLEST = {
     ),
     "view": Smallest(
         "--rows 1000 --rounds 1 --case join --growth-rows 1000 2000",
-        "ratio_join refresh_s recompute_s growth growth_s",
+        "ratio_join ratio_duckdb_join refresh_s recompute_s duckdb_s cpu_s growth growth_s",
     ),
     "view_chain": Smallest("--rounds 2", "chain_lag_s links_s range_s p50 p95"),
     "view_choice": Smallest(
