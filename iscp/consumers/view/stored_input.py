@@ -68,8 +68,9 @@ class StoredInput:
         """Return all rows if they are few, and can be read here."""
         return self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
 
-    def has_columns(self, schema_json: str) -> bool:
-        return self._sink.schema_matches(schema_json)
+    def is_at_hand(self, context: ConsumeContext, schema_json: str) -> bool:
+        """Return whether it has these columns, and the view's rows, at their position, were made of it."""
+        return self.is_at(context) and self._sink.schema_matches(schema_json)
 
     @measured_as(Part.STATE)
     def write(self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position) -> None:

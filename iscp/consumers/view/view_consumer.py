@@ -239,9 +239,11 @@ class ViewConsumer(Consumer):
             tables = ViewTables(context.session, self._source, uris, spans, columns_read(root, names), stack)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
             refresh = DuckRefresh(root, stack.enter_context(self._engine.cursor()), tables, sizes)
-            writers: list[Writer] = [partial(self._write_groups, end), self._write_changes, self._write_difference]
-            if query.kept is not None:
-                writers.insert(0, partial(self._write_kept, query.kept))
+            writers: list[Writer] = [partial(self._write_groups, end)]
+            if self._sink.marks_rows(tag):
+                writers += [self._write_changes, self._write_difference]
+                if query.kept is not None:
+                    writers.insert(0, partial(self._write_kept, query.kept))
             for write in writers:
                 try:
                     if (done := write(context, refresh, tag)) is not None:
@@ -271,7 +273,7 @@ class ViewConsumer(Consumer):
 
     def _has_sums(self, context: ConsumeContext, spans: Spans, end: RefreshEnd, schema_json: str) -> bool:
         """Return whether the sums are stored of which the view's rows were made; they are, where that is worth it."""
-        if self._stored.is_at(context) and self._stored.has_columns(schema_json):
+        if self._stored.is_at_hand(context, schema_json):
             return True
         if not self._memory.worth.write():
             return False
@@ -282,13 +284,8 @@ class ViewConsumer(Consumer):
         self, kept: KeptInput, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
     ) -> Refreshed | None:
         """Refresh by the changes of the part of the query that is stored, of which the result is computed."""
-        if not self._sink.marks_rows(tag):
-            return None
-
-        def is_at_hand(schema_json: str) -> bool:
-            return self._stored.is_at(context) and self._stored.has_columns(schema_json)
-
-        found = refresh.kept_rows(kept, StoredRows(is_at_hand, partial(self._stored.few_rows, context)))
+        stored = StoredRows(partial(self._stored.is_at_hand, context), partial(self._stored.few_rows, context))
+        found = refresh.kept_rows(kept, stored)
         if found is None or len(found.result) > FEW_ROWS_MAX:
             return None
         if len(found.stored):
@@ -300,7 +297,7 @@ class ViewConsumer(Consumer):
 
     def _write_changes(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by the rows that change."""
-        if follows_from_all_rows(refresh.root) or not self._sink.marks_rows(tag):
+        if follows_from_all_rows(refresh.root):
             return None
         touched = refresh.touched_rows()
         rows = touched.keys if touched is not None else refresh.net_rows()
@@ -315,7 +312,7 @@ class ViewConsumer(Consumer):
 
     def _write_difference(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by all rows of small tables, of which those stay that are there already."""
-        if not refresh.is_small or not self._sink.marks_rows(tag):
+        if not refresh.is_small:
             return None
         done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
         return None if done is None else Refreshed(Consumed(*done, 0), "difference", "its tables are small")

@@ -36,6 +36,7 @@ from iscp.core.algebra.key_reduction import (
     equal_sides,
     grouped_by,
     named,
+    over_rows,
     own_keys,
     passed_columns,
     reduced_to_keys,
@@ -94,9 +95,7 @@ class _ShownKeys:
 
     def over(self, rows: Rel) -> Rel:
         """Return the result over other rows of the groups or partitions."""
-        for each in reversed(self.above):
-            rows = replace(each, inputs=(rows,))
-        return rows
+        return over_rows(self.above, rows)
 
 
 class ChangePlan:
@@ -165,8 +164,7 @@ class ChangePlan:
         if sums is None:
             return None
         moved = sums.moved(self._changed_input(shown.top), self.weight)
-        leaf = Table((), moved.columns, "moved", TableRows.GIVEN)
-        now = replace(leaf, fields=sums.rows.fields, name="now")
+        leaf, now = (replace(sums.rows, name=name, at=TableRows.GIVEN) for name in ("moved", "now"))
         keys = self._named_keys(now, sums.keys, shown)
         return SummedRows(
             sums.rows,

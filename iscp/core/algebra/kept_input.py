@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from iscp.core.algebra.algebra import Group, Join, JoinKind, Project, Rel, Table, TableRows, TypedColumn, Union
 from iscp.core.algebra.change_plan import ChangePlan, largest_id
-from iscp.core.algebra.key_reduction import all_of, named, same_values
+from iscp.core.algebra.key_reduction import all_of, named, over_rows, same_values
 from iscp.core.algebra.stored_sums import GroupTotals
 
 
@@ -27,29 +27,25 @@ class KeptInput:
     @property
     def is_sound(self) -> bool:
         """Return whether there is such a part."""
+        return 0 < self.depth == len(self._above) and (isinstance(self.part, Group) or not self.summed)
+
+    @property
+    def _above(self) -> list[Rel]:
+        """Return the operators above the part, the highest first; fewer than `depth` if one has not one input."""
+        found: list[Rel] = []
         each = self.root
-        for _ in range(self.depth):
-            if len(each.inputs) != 1:
-                return False
+        while len(found) < self.depth and len(each.inputs) == 1:
+            found.append(each)
             (each,) = each.inputs
-        return self.depth > 0 and (isinstance(each, Group) or not self.summed)
+        return found
 
     @property
     def part(self) -> Rel:
-        each = self.root
-        for _ in range(self.depth):
-            (each,) = each.inputs
-        return each
+        return self._above[-1].inputs[0]
 
     def result(self, rows: Rel) -> Rel:
         """Return the query over other rows in the place of the part."""
-        above, each = [], self.root
-        for _ in range(self.depth):
-            above.append(each)
-            (each,) = each.inputs
-        for operator in reversed(above):
-            rows = replace(operator, inputs=(rows,))
-        return rows
+        return over_rows(self._above, rows)
 
 
 @dataclass(frozen=True, slots=True)

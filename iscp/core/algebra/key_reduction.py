@@ -62,6 +62,13 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
     return condition.args if condition.op == "And" else (condition,)
 
 
+def over_rows(above: Sequence[Rel], rows: Rel) -> Rel:
+    """Return operators, the highest first and each of one input, over other rows."""
+    for each in reversed(above):
+        rows = replace(each, inputs=(rows,))
+    return rows
+
+
 def subqueries(relation: Rel) -> list[Rel]:
     return [part.plan for each in relation.expressions for part in each.walk() if part.plan is not None]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar
 
@@ -88,6 +88,8 @@ class DuckRefresh:
     cursor: DuckCursor
     tables: ViewTables
     bytes: Mapping[str, int]
+    read: dict[str, pa.Table] = field(default_factory=dict)
+    """The rows of leaves that were read: each is read once, whichever ways to refresh are tried."""
 
     @property
     def is_small(self) -> bool:
@@ -113,8 +115,7 @@ class DuckRefresh:
         found, lookups = self._planned_changes(over_lookups)
         if found is None:
             return None
-        computation = self._computation(lookups)
-        return self._key_rows(computation, *found)
+        return self._key_rows(self._computation(lookups), *found)
 
     def summed_rows(self, stored: StoredGroups) -> SummedGroups | None:
         """Return how groups change that follow from stored sums, or None if the result is none of such groups, or the
@@ -213,7 +214,7 @@ class DuckRefresh:
         raise NotComputedError(missing)
 
     def _computation(self, lookups: LookupPlan | None = None) -> _Computation:
-        computation = _Computation(self.cursor, self.tables, {})
+        computation = _Computation(self.cursor, self.tables, self.read)
         for step in lookups.steps if lookups is not None else ():
             if isinstance(step, ComputedStep):
                 computation.define(step.into, computation.rows(step.rows, [each.name for each in step.into.fields]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,10 +43,6 @@ class ViewTables:
     def changed(self) -> list[str]:
         """Return the names of the tables that have changed."""
         return [name for name, uri in self.uris.items() if self.spans.by_uri[uri].changes_data]
-
-    def bytes(self, size_of: Callable[[str], int]) -> Mapping[str, int]:
-        """Return the bytes of each table."""
-        return {name: size_of(self.uris[name]) for name in self.columns}
 
     def rows(self, leaf: Table, bytes_max: int) -> pa.Table:
         """Return the rows that a leaf stands for; all rows only of a table of so many bytes. Raises
