@@ -72,7 +72,11 @@ CHANGED = {
 
 @contextmanager
 def deployed(runtime: SparkRuntime, **settings: str) -> Iterator[None]:
-    """Within, sessions are made as where a SparkContext was started with these settings."""
+    """Within, sessions are made as where a SparkContext was started with these settings.
+
+    The root session's own settings are taken at its first use, which is therefore before.
+    """
+    runtime.root.conf.get("spark.sql.session.timeZone")
     context: Any = runtime.root.sparkContext._jsc
     conf = context.sc().conf()
     before = {name: conf.get(name, "") for name in settings}
