@@ -132,7 +132,7 @@ class Drawn:
 
     def _join(self, depth: int) -> Rel:
         left, right = self.relation(depth), self.relation(depth)
-        kind = self.draw(st.sampled_from([*JoinKind]))
+        kind = self.draw(st.sampled_from([each for each in JoinKind if each is not JoinKind.LEFT_SINGLE]))
         if kind is JoinKind.CROSS:
             return Join((left, right), kind)
         condition = both(

@@ -34,6 +34,10 @@ class TableRows(StrEnum):
     GIVEN = "given"
 
 
+CLOCK = "the time"
+"""The name of a table of one row, the time, of which each operator that depends on the time has the value."""
+
+
 @dataclass(frozen=True, slots=True)
 class TypedColumn:
     """A column of a relation. Expressions refer to `id`; no two columns of a relation's inputs share one."""
@@ -76,6 +80,11 @@ class Expr:
         return TypedColumn(number, str(name), self.type)
 
     @property
+    def plans(self) -> list[Rel]:
+        """Return the plans of all subqueries in the expression."""
+        return [each.plan for each in self.walk() if each.plan is not None]
+
+    @property
     def references(self) -> frozenset[int]:
         """Return the ids of the columns that the value follows from."""
         return frozenset(each.column.id for each in self.walk() if each.op == "Column")
@@ -98,13 +107,14 @@ class Rel:
         """Return the operator's own expressions."""
         return ()
 
+    @property
+    def subqueries(self) -> list[Rel]:
+        """Return the plans of the values in the operator's own expressions."""
+        return [plan for each in self.expressions for plan in each.plans]
+
     def walk(self) -> Iterator[Rel]:
         """Yield all relations below, those of subqueries too, and then the relation itself; shared ones each time."""
-        for each in self.expressions:
-            for part in each.walk():
-                if part.plan is not None:
-                    yield from part.plan.walk()
-        for relation in self.inputs:
+        for relation in (*self.subqueries, *self.inputs):
             yield from relation.walk()
         yield self
 
@@ -118,8 +128,7 @@ class Rel:
                 seen.add(id(found))
                 if isinstance(found, Table):
                     yield found
-                waiting += found.inputs
-                waiting += [part.plan for each in found.expressions for part in each.walk() if part.plan is not None]
+                waiting += (*found.inputs, *found.subqueries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +177,10 @@ class Project(Rel):
 
 @dataclass(frozen=True, eq=False)
 class Filter(Rel):
-    """The rows for which the condition is true."""
+    """The rows for which the condition is true; with `untrue` those for which it is false or null."""
 
     condition: Expr
+    untrue: bool = False
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -212,6 +222,7 @@ class JoinKind(StrEnum):
     LEFT_OUTER = "LeftOuter"
     RIGHT_OUTER = "RightOuter"
     FULL_OUTER = "FullOuter"
+    LEFT_SINGLE = "LeftSingle"
     LEFT_SEMI = "LeftSemi"
     LEFT_ANTI = "LeftAnti"
     EXISTENCE = "ExistenceJoin"
@@ -295,11 +306,17 @@ class Limit(Rel):
 
 @dataclass(frozen=True, eq=False)
 class Opaque(Rel):
-    """An operator that only Spark carries out: Catalyst's name of it, and the reason."""
+    """An operator that only Spark carries out: Catalyst's name of it, and the reason.
+
+    `keys` are columns of its one input by which it works key by key. If it is `linear`, it gives rows for each row of
+    its input alone, each with that row's columns.
+    """
 
     fields: tuple[TypedColumn, ...]
     name: str
     reason: str
+    keys: tuple[Expr, ...] = ()
+    linear: bool = False
 
     @cached_property
     def columns(self) -> tuple[TypedColumn, ...]:

@@ -68,6 +68,9 @@ def read_algebra_document(document: object) -> Rel:
         raise ForgedAlgebraError(str(error)) from error
 
 
+_UNWRITTEN = frozenset({(Filter, "untrue"), (Opaque, "keys"), (Opaque, "linear")})
+"""What plans of changes have, and stored queries have not: the first is a planner's, the others are Spark's."""
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -77,7 +80,7 @@ def algebra_document(relation: Rel) -> dict[str, Any]:
     if relation.inputs:
         found["inputs"] = [algebra_document(each) for each in relation.inputs]
     for each in fields(relation):
-        if each.name not in ("inputs", "number"):
+        if each.name not in ("inputs", "number") and (type(relation), each.name) not in _UNWRITTEN:
             found[each.name] = _written(getattr(relation, each.name))
     return found
 

@@ -27,6 +27,7 @@ from iscp.core.algebra.algebra import (
     TableRows,
     TypedColumn,
     Union,
+    Windowed,
 )
 from iscp.core.algebra.key_reduction import (
     LEFT,
@@ -40,8 +41,8 @@ from iscp.core.algebra.key_reduction import (
     own_keys,
     passed_columns,
     reduced_to_keys,
-    subqueries,
     with_expressions,
+    with_plans,
 )
 from iscp.core.algebra.result_types import FLOATS
 from iscp.core.algebra.stored_sums import GroupTotals
@@ -51,6 +52,7 @@ _LINEAR = {
     JoinKind.INNER: (LEFT, RIGHT),
     JoinKind.CROSS: (LEFT, RIGHT),
     JoinKind.LEFT_OUTER: (LEFT,),
+    JoinKind.LEFT_SINGLE: (LEFT,),
     JoinKind.LEFT_SEMI: (LEFT,),
     JoinKind.LEFT_ANTI: (LEFT,),
     JoinKind.EXISTENCE: (LEFT,),
@@ -110,6 +112,7 @@ class ChangePlan:
         self._rows: dict[tuple[int, TableRows], Rel] = {}
         self._deltas: dict[int, Rel | None] = {}
         self._keys: dict[int, tuple[Rel, tuple[TypedColumn, ...]]] = {}
+        self._shared: set[int] = set()
 
     # --- results ------------------------------------------------------------------------------------------------------
 
@@ -180,6 +183,9 @@ class ChangePlan:
         while isinstance(top, Project | Filter | Sort) and not self._has_changed_value(top):
             above.append(top)
             top = top.inputs[0]
+        while isinstance(top, Windowed) and _is_window_by(top.inputs[0], top.partition):
+            above.append(top)
+            top = top.inputs[0]
         keys = own_keys(top)
         if not keys or not self._is_touched(top) or self._has_changed_value(top):
             return None
@@ -192,9 +198,22 @@ class ChangePlan:
         items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, shown.ids, strict=True))
         return Project((rows,), items)
 
-    def all_rows(self, at: TableRows) -> Rel:
-        """Return all rows of the query, after or before the changes."""
-        return self._rows_of(self._root, at)
+    def rows(self, relation: Rel, at: TableRows) -> Rel:
+        """Return all rows of an operator of the query, after or before the changes."""
+        return self._rows_of(relation, at)
+
+    def changes(self, relation: Rel) -> Rel | None:
+        """Return the changed rows of an operator of the query, as `changed_rows` does of its result.
+
+        Raises UnplannedError.
+        """
+        return self._delta(relation)
+
+    def is_shared(self, relation: Rel) -> bool:
+        """Return whether the relation has keys that were touched, for which rows are read on each side of the
+        changes.
+        """
+        return id(relation) in self._shared
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -202,7 +221,7 @@ class ChangePlan:
         known = self._tables.get(id(relation))
         if known is None:
             own = {relation.name} if isinstance(relation, Table) else set()
-            below = [self._tables_of(each) for each in (*relation.inputs, *subqueries(relation))]
+            below = [self._tables_of(each) for each in (*relation.inputs, *relation.subqueries)]
             known = self._tables[id(relation)] = frozenset(own).union(*below)
         return known
 
@@ -211,7 +230,7 @@ class ChangePlan:
 
     def _has_changed_value(self, relation: Rel) -> bool:
         """Return whether the value of a subquery in the operator's own expressions may change."""
-        return any(map(self._is_touched, subqueries(relation)))
+        return any(map(self._is_touched, relation.subqueries))
 
     # --- all rows -----------------------------------------------------------------------------------------------------
 
@@ -224,17 +243,16 @@ class ChangePlan:
             if isinstance(relation, Table):
                 found: Rel = replace(relation, at=at)
             else:
-                found = replace(relation, inputs=tuple(self._rows_of(each, at) for each in relation.inputs))
-                if self._has_changed_value(relation):
-                    found = with_expressions(found, lambda each: self._at(each, at))
+                inputs = tuple(self._rows_of(each, at) for each in relation.inputs)
+                found = replace(self._with_values(relation, at), inputs=inputs)
             self._rows[key] = found
         return self._rows[key]
 
-    def _at(self, expression: Expr, at: TableRows) -> Expr:
-        """Return an expression with the values that its subqueries have after or before the changes."""
-        args = tuple(self._at(each, at) for each in expression.args)
-        plan = None if expression.plan is None else self._rows_of(expression.plan, at)
-        return replace(expression, args=args, plan=plan)
+    def _with_values(self, relation: Rel, at: TableRows) -> Rel:
+        """Return the operator with the values that its subqueries have after or before the changes."""
+        if not self._has_changed_value(relation):
+            return relation
+        return with_expressions(relation, lambda each: with_plans(each, lambda plan: self._rows_of(plan, at)))
 
     # --- changed rows -------------------------------------------------------------------------------------------------
 
@@ -247,10 +265,11 @@ class ChangePlan:
     def _changes(self, relation: Rel) -> Rel:
         weight = self.weight
         if self._has_changed_value(relation):
-            return self._whole(relation)
+            return self._filtered(relation) if isinstance(relation, Filter) else self._whole(relation)
         match relation:
-            case Opaque():
-                raise UnplannedError(f"{relation.name}: {relation.reason}")
+            case Opaque(linear=True):
+                below = self._changed_input(relation)
+                return replace(relation, inputs=(below,), fields=(*relation.fields, weight))
             case Table():
                 return replace(relation, fields=(*relation.fields, weight), at=TableRows.CHANGES)
             case Sort():
@@ -272,6 +291,22 @@ class ChangePlan:
                 keys = grouped_by(relation)
                 return self._by_key(relation, {0: keys}) if keys else self._whole(relation)
 
+    def _filtered(self, relation: Filter) -> Rel:
+        """Return changed rows by the condition as it is now, and old rows that came or went by its values alone."""
+        now, before = (self._with_values(relation, at) for at in (TableRows.NEW, TableRows.OLD))
+        assert isinstance(now, Filter)
+        assert isinstance(before, Filter)
+        rows = self._rows_of(relation.inputs[0], TableRows.OLD)
+        changes = self._delta(relation.inputs[0])
+        sides = ((now, before, 1), (before, now, -1))
+        parts = [
+            self._weighted(replace(unmet, inputs=(replace(met, inputs=(rows,)),), untrue=True), weight)
+            for met, unmet, weight in sides
+        ]
+        if changes is not None:
+            parts.append(replace(now, inputs=(changes,)))
+        return Union(tuple(parts), (*relation.columns, self.weight))
+
     def _changed_input(self, relation: Rel) -> Rel:
         found = self._delta(relation.inputs[0])
         assert found is not None, "an operator of one input changes as that does"
@@ -284,7 +319,9 @@ class ChangePlan:
         changed = {place for place, each in enumerate(changes) if each is not None}
         if not changed <= {*linear} or len(changed) > len(linear):
             keys = equal_sides(join)
-            return self._by_key(join, keys) if keys else self._whole(join)
+            if keys:
+                return self._by_key(join, keys)
+            return self._by_condition(join, linear[0]) if join.condition and linear else self._whole(join)
         columns = (*join.columns, self.weight)
         pairs = (
             (changes[LEFT], self._rows_of(right, TableRows.OLD)),
@@ -293,6 +330,27 @@ class ChangePlan:
         parts = [replace(join, inputs=(one, other)) for one, other in pairs if one is not None and other is not None]
         ordered = tuple(Project((each,), tuple(column.value for column in columns)) for each in parts)
         return ordered[0] if len(ordered) == 1 else Union(ordered, columns)
+
+    def _by_condition(self, join: Join, place: int) -> Rel:
+        """Return the changes of a join without an equality, as NOT IN, that is linear in the side at `place`.
+
+        They are the changed rows of that side, and those old rows of it that meet a changed row of the other side, with
+        its rows now and before. Rows that meet none stay as they are.
+        """
+        own, other = join.inputs[place], join.inputs[1 - place]
+
+        def over(rows: Rel, others: Rel) -> Rel:
+            return replace(join, inputs=(rows, others) if place == LEFT else (others, rows))
+
+        columns, parts = (*join.columns, self.weight), []
+        if (changes := self._delta(own)) is not None:
+            joined = over(changes, self._rows_of(other, TableRows.NEW))
+            parts.append(Project((joined,), tuple(each.value for each in columns)))
+        if (met := self._delta(other)) is not None:
+            rows = Join((self._rows_of(own, TableRows.OLD), met), JoinKind.LEFT_SEMI, join.condition)
+            now, before = (over(rows, self._rows_of(other, at)) for at in (TableRows.NEW, TableRows.OLD))
+            parts += self._difference(now, before).inputs
+        return Union(tuple(parts), columns)
 
     def _whole(self, relation: Rel) -> Rel:
         """Return all rows afterwards, and all before with the opposite weight."""
@@ -323,7 +381,9 @@ class ChangePlan:
                     parts.append(Project((changes,), items))
             every = parts[0] if len(parts) == 1 else Union(tuple(parts), columns)
             values = tuple(each.value for each in columns)
-            self._keys[id(relation)] = Group((every,), values, values), columns
+            found = Group((every,), values, values)
+            self._keys[id(relation)] = found, columns
+            self._shared.add(id(found))
         return self._keys[id(relation)]
 
     def _touched_rows(self, relation: Rel, keys: Keys, at: TableRows) -> Rel:
@@ -346,9 +406,15 @@ def _number(value: int) -> Expr:
     return Expr("Literal", (), "long", (str(value),))
 
 
+def _is_window_by(relation: Rel, partition: Sequence[Expr]) -> bool:
+    return isinstance(relation, Windowed) and relation.partition == partition
+
+
 def _ids_above(ids: list[int], operators: Sequence[Rel]) -> list[int] | None:
     """Return the ids that columns have above operators, the lowest first, or None if not all are passed on."""
     for each in operators:
+        if isinstance(each, Opaque) and not {*ids} <= {column.id for column in each.fields}:
+            return None
         if isinstance(each, Project | Group):
             passed = {inner: outer for outer, inner in passed_columns(each.items).items()}
             if not all(number in passed for number in ids):

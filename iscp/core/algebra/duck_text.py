@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 
 from iscp.core.algebra.algebra import (
+    CLOCK,
     Expand,
     Expr,
     Filter,
@@ -196,7 +197,8 @@ class _Writer:
                 return f"SELECT {self._items(relation.items)} FROM {below}"
             case Filter():
                 below = self.name(relation.inputs[0])
-                return f"SELECT * FROM {below} WHERE {self.expression(relation.condition)}"
+                met = self.expression(relation.condition)
+                return f"SELECT * FROM {below} WHERE " + (f"({met}) IS NOT TRUE" if relation.untrue else met)
             case Union() | Expand():
                 return self._union(relation)
             case Sort():
@@ -223,6 +225,8 @@ class _Writer:
                 return self.lack(f"operator {type(relation).__name__}")
 
     def _table(self, table: Table) -> str:
+        if table.name == CLOCK:
+            return self.lack("the time")
         names = [table.name, *(each.name for each in table.fields)]
         if any("\0" in name for name in names):
             return self.lack("a name with a NUL")
@@ -304,6 +308,8 @@ class _Writer:
         on = "TRUE" if join.condition is None else self.expression(join.condition)
         if join.exists is not None:
             return f"SELECT *, EXISTS (SELECT 1 FROM {right} WHERE {on}) AS c{join.exists.id} FROM {left}"
+        if join.kind not in _JOINS:
+            return self.lack(f"operator Join: of the kind {join.kind}")
         if join.condition is None and join.kind in (JoinKind.INNER, JoinKind.CROSS):
             return f"SELECT * FROM {left} CROSS JOIN {right}"
         return f"SELECT * FROM {left} {_JOINS[join.kind]} {right} ON {on}"

@@ -14,6 +14,7 @@ from iscp.core.algebra.algebra import (
     Group,
     Join,
     JoinKind,
+    Opaque,
     Project,
     Rel,
     Sort,
@@ -26,7 +27,7 @@ LEFT, RIGHT = 0, 1
 _PASSES_LEFT = frozenset(
     {
         *(JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT_OUTER),
-        *(JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI, JoinKind.EXISTENCE),
+        *(JoinKind.LEFT_SINGLE, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI, JoinKind.EXISTENCE),
     }
 )
 _PASSES_RIGHT = frozenset({JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT_OUTER})
@@ -69,8 +70,14 @@ def over_rows(above: Sequence[Rel], rows: Rel) -> Rel:
     return rows
 
 
-def subqueries(relation: Rel) -> list[Rel]:
-    return [part.plan for each in relation.expressions for part in each.walk() if part.plan is not None]
+def with_plans(expression: Expr, change: Callable[[Rel], Rel]) -> Expr:
+    """Return the expression with the plans of its subqueries changed; the same object if all stay as they are."""
+    if not expression.plans:
+        return expression
+    args = tuple(with_plans(each, change) for each in expression.args)
+    plan = None if expression.plan is None else change(expression.plan)
+    same = plan is expression.plan and all(a is b for a, b in zip(args, expression.args, strict=True))
+    return expression if same else replace(expression, args=args, plan=plan)
 
 
 def with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
@@ -95,7 +102,7 @@ def with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
 
 def grouped_by(relation: Rel) -> tuple[Expr, ...]:
     """Return the expressions by which the operator has groups or partitions; it may have none."""
-    if isinstance(relation, Group):
+    if isinstance(relation, Group | Opaque):
         return relation.keys
     return relation.partition if isinstance(relation, Windowed) else ()
 
@@ -136,6 +143,7 @@ def reduced_to_keys(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Se
         return replace(relation, inputs=tuple(inputs))
 
     plain = all(each.op == "Column" for each in keys)
+    below_ids = {each.id for each in relation.inputs[0].columns} if len(relation.inputs) == 1 else frozenset()
     ids = frozenset().union(*(each.references for each in keys))
     match relation:
         case Filter():
@@ -153,6 +161,8 @@ def reduced_to_keys(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Se
                 return below(LEFT, keys)
             if ids <= right and relation.kind in _PASSES_RIGHT:
                 return below(RIGHT, keys)
+        case Opaque() if relation.linear and ids <= below_ids:
+            return below(0, keys)
         case Windowed() | Group() if plain and ids <= {each.column.id for each in own_keys(relation)}:
             return below(0, keys)
     return Join((relation, found), JoinKind.LEFT_SEMI, all_of(same_values(keys, columns)))

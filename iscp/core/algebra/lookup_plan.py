@@ -8,7 +8,7 @@ relation needs, never fewer; its operators decide as always.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -20,8 +20,8 @@ from iscp.core.algebra.key_reduction import (
     equal_sides,
     named,
     reduced_to_keys,
-    subqueries,
     with_expressions,
+    with_plans,
 )
 
 LOOKED_UP_BY = frozenset(
@@ -32,6 +32,7 @@ LOOKED_UP_BY = frozenset(
 _REDUCED_BY_OTHER = {
     JoinKind.INNER: {LEFT, RIGHT},
     JoinKind.LEFT_OUTER: {RIGHT},
+    JoinKind.LEFT_SINGLE: {RIGHT},
     JoinKind.RIGHT_OUTER: {LEFT},
     JoinKind.LEFT_SEMI: {LEFT, RIGHT},
     JoinKind.LEFT_ANTI: {RIGHT},
@@ -68,15 +69,18 @@ class LookupStep:
 class LookupPlan:
     """The steps that go before a relation over tables of which `large` are not read whole.
 
-    `ids` gives numbers of columns that nothing else has.
+    `ids` gives numbers of columns that nothing else has. A relation that `is_shared` is computed once, in a step.
     """
 
-    def __init__(self, ids: Iterator[int], large: Collection[str]) -> None:
-        self._ids, self._large = ids, large
+    def __init__(
+        self, ids: Iterator[int], large: Collection[str], is_shared: Callable[[Rel], bool] = lambda _: False
+    ) -> None:
+        self._ids, self._large, self._is_shared = ids, large, is_shared
         self.steps: list[ComputedStep | LookupStep] = []
         self._found: dict[int, tuple[Rel, Rel | WholeTableError]] = {}
         self._keys: dict[tuple[int, tuple[Expr, ...]], Table] = {}
-        self._looked: dict[tuple[str, TableRows, int], Table] = {}
+        self._looked: dict[tuple[str, TableRows, int, tuple[tuple[str, TypedColumn], ...]], Table] = {}
+        self._partly: dict[int, tuple[Rel, Rel]] = {}
 
     def over_lookups(self, relation: Rel) -> Rel:
         """Return the relation over rows that the steps give. Raises WholeTableError."""
@@ -91,6 +95,26 @@ class LookupPlan:
             raise known[1]
         return known[1]
 
+    def over_some_lookups(self, relation: Rel) -> Rel:
+        """Return the relation over rows that the steps give, and over whole tables where none can be looked up."""
+        known = self._partly.get(id(relation))
+        if known is None:
+            try:
+                found = self.over_lookups(relation)
+            except WholeTableError:
+                found = self._partly_reduced(relation)
+            known = self._partly[id(relation)] = relation, found
+        return known[1]
+
+    def _partly_reduced(self, relation: Rel) -> Rel:
+        found = relation
+        if relation.subqueries:
+            found = with_expressions(relation, lambda each: with_plans(each, self.over_some_lookups))
+        if isinstance(found, Join) and (reduced := self._reduced_side(found, self.over_some_lookups)) is not None:
+            return reduced
+        found = replace(found, inputs=tuple(map(self.over_some_lookups, found.inputs)))
+        return self._given_by(found) if self._is_shared(relation) else found
+
     def computed(self, relation: Rel) -> Table:
         """Return the leaf with the relation's rows, which a step computes; who needs the relation reads that leaf.
 
@@ -98,15 +122,20 @@ class LookupPlan:
         """
         found = self.over_lookups(relation)
         if not _is_given(found):
-            given = self._leaf(tuple(replace(each, name=f"c{each.id}") for each in found.columns))
-            self.steps.append(ComputedStep(found, given))
+            given = self._given_by(found)
             self._found[id(relation)] = relation, given
             return given
         return found
 
+    def _given_by(self, rows: Rel) -> Table:
+        """Return the leaf of rows that a step computes."""
+        given = self._leaf(tuple(replace(each, name=f"c{each.id}") for each in rows.columns))
+        self.steps.append(ComputedStep(rows, given))
+        return given
+
     def _reduced(self, relation: Rel) -> Rel:
-        if subqueries(relation):
-            relation = with_expressions(relation, self._over_lookups_within)
+        if relation.subqueries:
+            relation = with_expressions(relation, lambda each: with_plans(each, self.over_lookups))
         match relation:
             case Table():
                 if relation.at in (TableRows.NEW, TableRows.OLD) and relation.name in self._large:
@@ -116,33 +145,42 @@ class LookupPlan:
                 return self._joined(relation)
             case _:
                 inputs = tuple(map(self.over_lookups, relation.inputs))
-                return relation if inputs == relation.inputs else replace(relation, inputs=inputs)
-
-    def _over_lookups_within(self, expression: Expr) -> Expr:
-        args = tuple(map(self._over_lookups_within, expression.args))
-        plan = None if expression.plan is None else self.over_lookups(expression.plan)
-        return replace(expression, args=args, plan=plan)
+                found = relation if inputs == relation.inputs else replace(relation, inputs=inputs)
+                return self._given_by(found) if self._is_shared(relation) else found
 
     def _joined(self, join: Join) -> Rel:
         sides = [self._side(each) for each in join.inputs]
         left, right = sides
         if isinstance(left, Rel) and isinstance(right, Rel):
             return replace(join, inputs=(left, right))
-        at, other = (LEFT, RIGHT) if isinstance(left, Rel) else (RIGHT, LEFT)
-        computed, missing = sides[at], sides[other]
+        missing = left if isinstance(left, WholeTableError) else right
         assert isinstance(missing, WholeTableError)
-        if not isinstance(computed, Rel) or other not in _REDUCED_BY_OTHER.get(join.kind, ()):
+        if _is_given(right) and join.kind is JoinKind.LEFT_SEMI:  # the condition has come down as far as it can
+            return self._looked_up(join, right, missing)
+        found = self._reduced_side(join, self.over_lookups)
+        if found is None:
             raise missing
-        if _is_given(computed) and join.kind is JoinKind.LEFT_SEMI:  # the condition has come down as far as it can
-            return self._looked_up(join, computed, missing)
-        keys = equal_sides(join)
-        if keys is None:
-            raise missing
-        given = self._given(join.inputs[at], computed, keys[at])
-        side = reduced_to_keys(join.inputs[other], keys[other], given, given.columns)
-        inputs = [*join.inputs]
-        inputs[at], inputs[other] = self.over_lookups(join.inputs[at]), self.over_lookups(side)
-        return replace(join, inputs=tuple(inputs))
+        return found
+
+    def _reduced_side(self, join: Join, over: Callable[[Rel], Rel]) -> Join | None:
+        """Return the join with that side reduced of which it needs only rows that may meet one of the other, or None.
+
+        That other side can be computed; `over` gives the reduced one over lookups.
+        """
+        sides, keys = [self._side(each) for each in join.inputs], equal_sides(join)
+        for at, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
+            computed = sides[at]
+            if keys and isinstance(computed, Rel) and isinstance(sides[other], WholeTableError):
+                if other not in _REDUCED_BY_OTHER.get(join.kind, ()):
+                    return None
+                if _is_given(computed) and join.kind is JoinKind.LEFT_SEMI:
+                    return None
+                given = self._given(join.inputs[at], computed, keys[at])
+                inputs = [*join.inputs]
+                inputs[at] = self.over_lookups(join.inputs[at])
+                inputs[other] = over(reduced_to_keys(join.inputs[other], keys[other], given, given.columns))
+                return replace(join, inputs=tuple(inputs))
+        return None
 
     def _side(self, relation: Rel) -> Rel | WholeTableError:
         try:
@@ -173,14 +211,14 @@ class LookupPlan:
                 pairs.append((own.column.name, key.column))
         if not isinstance(source, Table) or not pairs:
             raise missing
-        known = (source.name, source.at, id(given))
+        known = (source.name, source.at, id(given), tuple(pairs))
         if known not in self._looked:
             names = {each.id: each.name for each in given.fields}
             into = self._leaf(source.fields)
             by = tuple((own, names[key.id]) for own, key in pairs)
             self.steps.append(LookupStep(source, given, by, into))
             self._looked[known] = into
-        rows = replace(self._looked[known], fields=source.fields)
+        rows = replace(self._looked[known], fields=source.fields, number=source.number)
         return replace(join, inputs=(rows, given))
 
     def _leaf(self, fields: tuple[TypedColumn, ...]) -> Table:

@@ -162,12 +162,19 @@ def test_keys_go_down_to_the_tables() -> None:
     assert reduced_tables(net) == {"new:orders", "old:orders"}
 
 
-def test_what_only_spark_has_is_planned_where_it_does_not_change() -> None:
-    opaque = Opaque((ITEMS,), (L, M), "Generate", "a list")
-    join = Join((ORDERS, opaque), JoinKind.INNER, both("EqualTo", K.value, L.value))
-    assert ChangePlan(join, ["orders"]).net_rows() is not None
-    with pytest.raises(UnplannedError, match="Generate: a list"):
-        ChangePlan(join, ["items"]).net_rows()
+@pytest.mark.parametrize(
+    ("opaque", "read"),
+    [
+        (Opaque((ITEMS,), (L, M), "Generate", "a list", linear=True), {"changes:items"}),
+        (Opaque((ITEMS,), (L, M), "Aggregate", "sessions", keys=(L.value,)), {"changes:items", "new:items", "old:items"}),
+        (Opaque((ITEMS,), (L, M), "Sample", "a share"), {"new:items", "old:items"}),
+    ],
+)
+def test_what_only_spark_has_is_planned_by_what_is_known_of_it(opaque: Opaque, read: set[str]) -> None:
+    changes = ChangePlan(opaque, ["items"]).changed_rows()
+    assert changes is not None
+    assert {f"{each.at}:{each.name}" for each in changes.tables()} == read
+    assert ChangePlan(opaque, ["orders"]).changed_rows() is None
 
 
 def test_windows_have_their_partitions_recomputed() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.algebra.algebra import Expr, Group, Join, JoinKind, Rel, Table, TableRows, TypedColumn
+from iscp.core.algebra.algebra import Expr, Group, Join, JoinKind, Project, Rel, Table, TableRows, TypedColumn, Union
 from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.lookup_plan import LookupPlan, LookupStep, WholeTableError
 from tests.fakes.algebras import NAMES, both, queries
@@ -105,3 +107,17 @@ def test_rows_are_not_found_by_doubles() -> None:
     join = Join((left, right), JoinKind.INNER, both("EqualTo", left.fields[0].value, right.fields[0].value))
     with pytest.raises(WholeTableError):
         steps_of(join, ("orders",))
+
+
+def test_rows_of_one_table_are_found_by_each_column_that_has_the_keys() -> None:
+    """The same keys are searched for in two columns of one table, which is read twice."""
+    sides = tuple(
+        Project((table,), (Expr("Alias", (value.value,), "long", (number, "u")),))
+        for table, value, number in ((ORDERS, K, 11), (Table((), (L, M), "orders"), M, 12))
+    )
+    union = Union(sides, (TypedColumn(13, "u", "long"),))
+    counted = Expr("AggregateExpression", (Expr("Count", (union.fields[0].value,), "long"),), "long", (False,))
+    groups = Group((union,), (union.fields[0].value,), (Expr("Alias", (counted,), "long", (14, "c")),))
+    old: Lake = {"orders": Counter([(1, 5, "a"), (5, 1, "b"), (2, 0, None)]), "items": Counter()}
+    new = old | {"orders": Counter([(1, 5, "a"), (5, 1, "b"), (5, 0, None)])}
+    assert check_lookups(groups, old, new, NAMES[:1], NAMES)
