@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.spark.jars import log_store_jar
 from iscp.adapters.delta.spark.spark_engine import session_of
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.query.query_explanation import ExplainedOperator
 from iscp.core.query.query_plan import OperatorKind, explain_operators, undecided_reason
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
@@ -20,9 +21,8 @@ from iscp.core.values.errors import ConfigurationError, InvalidRequest
 from iscp.views.analysis.query_analysis import AnalyzedQuery as AnalyzedQuery
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.catalyst.catalyst import Catalyst
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import Instants, TableChange
+from iscp.views.changes.spark_plans import SparkPlans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +71,7 @@ def explain(query: AnalyzedQuery) -> tuple[ExplainedOperator, ...]:
 def all_rows(query: AnalyzedQuery, tables: Mapping[str, DataFrame], at_s: float = 0.0) -> DataFrame:
     """Return all rows of the query. `at_s` is the Unix time that it is of, if it has a condition on the time."""
     frames = {name: TableFrames(each, each) for name, each in tables.items()}
-    return _plans(query, frames, Instants(at_s, at_s)).result(query.root, At.NEW).toDF(*query.columns.names)
+    return _plans(query, frames, Instants(at_s, at_s)).result(query.root, TableRows.NEW).toDF(*query.columns.names)
 
 
 @contextmanager
@@ -90,13 +90,13 @@ def follow(
         yield None if found is None else found.named(*query.columns.names, WEIGHT).to_frame()
 
 
-def _plans(query: AnalyzedQuery, tables: Mapping[str, TableFrames], instants: Instants) -> SignedPlans:
+def _plans(query: AnalyzedQuery, tables: Mapping[str, TableFrames], instants: Instants) -> SparkPlans:
     nodes = [each for each in query.root.walk() if each.operator.kind is OperatorKind.TABLE]
     named = {each.operator.table: query.catalyst.names(each.plan) for each in nodes}
     if missing := sorted({*named} - {*tables}):
         raise InvalidRequest(f"the query reads {', '.join(missing)}, and no rows of them are given", about="tables")
     moves = {name: _table_change(query, name, columns, tables[name]) for name, columns in named.items()}
-    return SignedPlans(query.catalyst, moves, instants)
+    return SparkPlans(query.catalyst, query.algebra, moves, instants)
 
 
 def _table_change(query: AnalyzedQuery, name: str, columns: list[str], frames: TableFrames) -> TableChange:
@@ -105,4 +105,4 @@ def _table_change(query: AnalyzedQuery, name: str, columns: list[str], frames: T
     if changed is not None:
         read = map(quoted, query.columns_read(name, columns))
         changed = changed.select(*read, F.col(WEIGHT).cast("long").alias(WEIGHT))
-    return TableChange(lambda at: before if at is At.OLD else after, lambda: changed)
+    return TableChange(lambda at: before if at is TableRows.OLD else after, lambda: changed)

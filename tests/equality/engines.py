@@ -22,7 +22,6 @@ from iscp.core.algebra.algebra import Group, Project, Rel, Table
 from iscp.core.algebra.duck_entries import Entry
 from iscp.core.algebra.duck_text import ALLOW_LIST, Translation, leaf_name, translate
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
-from iscp.views.catalyst.algebra_reader import read_algebra
 from tests.equality.cases import Case, Shape, Types
 
 if TYPE_CHECKING:
@@ -160,8 +159,7 @@ class Sparks:
 
     def analyzed(self, sql: str) -> tuple[AnalyzedQuery, Rel]:
         query = analyze_query(self.session, sql, {"t": self.schema})
-        names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
-        return query, read_algebra(query.catalyst, query.root.plan, names)
+        return query, query.algebra.root
 
     def read(self, cases: Sequence[Case]) -> list[Written]:
         """The cases with their algebra; expressions over the same rows are analyzed in one query."""

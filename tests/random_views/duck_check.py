@@ -15,7 +15,6 @@ from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
 from iscp.core.algebra.algebra import Table, TableRows
 from iscp.core.algebra.lookup_plan import LookupStep
 from iscp.views.analysis.query_analysis import AnalyzedQuery
-from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_rows import TableChange
 from iscp.views.duck.duck_refresh import DuckRefresh
 from iscp.views.refresh.query_note import read_query
@@ -47,7 +46,7 @@ class MemoryTables:
         return rows.filter(pa.array(np.isin(held, sought)))
 
     def _all(self, leaf: Table) -> pa.Table:
-        at = At.OLD if leaf.at is TableRows.OLD else At.NEW
+        at = TableRows.OLD if leaf.at is TableRows.OLD else TableRows.NEW
         return self.moves[leaf.name].rows(at).toArrow().cast(self.schemas[leaf.name])
 
 

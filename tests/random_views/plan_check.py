@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.spark_errors import concerns_values
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.rows.netting import Op
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.totals import QueryTotals
@@ -24,9 +25,8 @@ from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys, result_keys, stored_input
 from iscp.views.changes.group_changes import changed_groups, collected_keys
 from iscp.views.changes.known_totals import KnownTotals, totals_before
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import JOINED_BYTES_MAX, SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, FoundRows, Instants, TableChange
+from iscp.views.changes.spark_plans import LARGE_BYTES, SparkPlans
 from iscp.views.changes.total_reading import learn_totals
 from tests.random_views.cases import Case
 from tests.random_views.duck_check import changed_by_duckdb
@@ -106,9 +106,11 @@ class PlanCheck:
             now = self._wanted(case, rows)
             moves = {table.name: self._change(table, old, rows, changed) for table in case.tables}
             before = KnownTotals(totals_before(analyzed.root, totals) or {})
-            joined_max = JOINED_BYTES_MAX if (number + len(case.sql)) % 2 else 0  # tables may be large or not
+            large_bytes = LARGE_BYTES if (number + len(case.sql)) % 2 else 0  # tables may be large or not
             with (
-                closing(SignedPlans(analyzed.catalyst, moves, Instants(), HELD_MAX, before, joined_max)) as plans,
+                closing(
+                    SparkPlans(analyzed.catalyst, analyzed.algebra, moves, Instants(), HELD_MAX, before, large_bytes)
+                ) as plans,
                 _needing_values(),
             ):
                 learn_totals(plans, analyzed.root)
@@ -151,10 +153,10 @@ class PlanCheck:
         schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
         return analyze_query(self.session, case.sql, schemas)
 
-    def _unchanged(self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows]) -> SignedPlans:
+    def _unchanged(self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows]) -> SparkPlans:
         """Of tables that stay as they are."""
         moves = {table.name: self._change(table, rows, rows, {table.name: ()}) for table in case.tables}
-        return SignedPlans(analyzed.catalyst, moves, Instants())
+        return SparkPlans(analyzed.catalyst, analyzed.algebra, moves, Instants())
 
     def _wanted(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
         """The query's rows as Spark computes them; where they follow from an order, as views do, in any."""
@@ -163,7 +165,7 @@ class PlanCheck:
             return wanted
         analyzed = self._analyzed(case)
         with closing(self._unchanged(case, analyzed, rows)) as plans, _needing_values():
-            return bag_of(plans.result(analyzed.root, At.NEW).collect())
+            return bag_of(plans.result(analyzed.root, TableRows.NEW).collect())
 
     def _of_spark(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
         for table in case.tables:
@@ -176,16 +178,16 @@ class PlanCheck:
             for table in case.tables:
                 self.session.catalog.dropTempView(table.name)
 
-    def _follow(self, analyzed: AnalyzedQuery, plans: SignedPlans, was: Bag, now: Bag) -> Wrong | None:
+    def _follow(self, analyzed: AnalyzedQuery, plans: SparkPlans, was: Bag, now: Bag) -> Wrong | None:
         root = analyzed.root
         kept, keys = stored_input(root), result_keys(analyzed.catalyst, root)
         if kept is not None:
-            bags = [bag_of(plans.result(kept, at).collect()) for at in (At.OLD, At.NEW)]
+            bags = [bag_of(plans.result(kept, at).collect()) for at in (TableRows.OLD, TableRows.NEW)]
             if wrong := _compare("changes of what is kept", bags[1], _moved(bags[0], plans.changes(kept))):
                 return wrong
-            finished = plans.result_over(root, kept, plans.result(kept, At.NEW))
+            finished = plans.result_over(root, kept, plans.result(kept, TableRows.NEW))
             return _compare("the result of what is kept", now, bag_of(finished.collect()))
-        if wrong := _compare("all rows", now, bag_of(plans.result(root, At.NEW).collect())):
+        if wrong := _compare("all rows", now, bag_of(plans.result(root, TableRows.NEW).collect())):
             return wrong
         if keys is not None:
             merged = self._merge(plans, root, keys, was)
@@ -202,12 +204,12 @@ class PlanCheck:
         self.by_duckdb += found is not None
         return None if found is None else _compare("changes by DuckDB", now, found)
 
-    def _merge(self, plans: SignedPlans, root: PlanNode, keys: ResultKeys, was: Bag) -> Bag:
+    def _merge(self, plans: SparkPlans, root: PlanNode, keys: ResultKeys, was: Bag) -> Bag:
         """The rows with the changed keys as they are now, in the place of those there were."""
         if keys.unique:
             groups = changed_groups(plans, root, keys)
             return _merged(was, groups.to_frame().collect() if groups is not None else [], keys.places)
-        found = collected_keys(plans, root, keys)
+        found = collected_keys(plans, root)
         if found is None:
             return _moved(was, plans.changes(root))
         names = found.rows.column_names
@@ -219,7 +221,10 @@ class PlanCheck:
     def _change(
         self, table: Table, old: Mapping[str, Rows], new: Mapping[str, Rows], changed: Mapping[str, Sequence[RowChange]]
     ) -> TableChange:
-        frames = {at: self._frame(table, rows[table.name].values()) for at, rows in ((At.OLD, old), (At.NEW, new))}
+        frames = {
+            at: self._frame(table, rows[table.name].values())
+            for at, rows in ((TableRows.OLD, old), (TableRows.NEW, new))
+        }
         signed = [
             (row, weight)
             for each in changed[table.name]
@@ -229,9 +234,12 @@ class PlanCheck:
         weights = pa.array([weight for _, weight in signed], pa.int64())
         moved = arrow_of(table, [row for row, _ in signed]).append_column(WEIGHT, weights) if signed else None
         found = None if moved is None else self.session.createDataFrame(moved)
-        held = {at: arrow_of(table, list(rows[table.name].values())) for at, rows in ((At.OLD, old), (At.NEW, new))}
+        held = {
+            at: arrow_of(table, list(rows[table.name].values()))
+            for at, rows in ((TableRows.OLD, old), (TableRows.NEW, new))
+        }
 
-        def find(at: At, keys: pa.Table) -> FoundRows | None:
+        def find(at: TableRows, keys: pa.Table) -> FoundRows | None:
             """None: as of a table in which no rows are looked up."""
             wanted, those = row_codes(keys, held[at].select(keys.schema.names))
             rows = held[at].filter(pa.array(np.isin(those, wanted)))
@@ -283,12 +291,12 @@ def _merged(held: Bag, groups: Iterable[Sequence[Any]], places: Sequence[int]) -
     return Counter(left) + Counter(row[:-1] for row in rows if row[-1] != Op.DELETE)
 
 
-def _find_former_rows(analyzed: AnalyzedQuery, plans: SignedPlans, former: SignedPlans) -> Wrong | None:
+def _find_former_rows(analyzed: AnalyzedQuery, plans: SparkPlans, former: SparkPlans) -> Wrong | None:
     """Where rows that go are found by their values, these are to the last digit what they were in another order."""
     keys, rows = analyzed.stored_keys if analyzed.stored else analyzed.keys, analyzed.stored or analyzed.root
     if analyzed.sums is not None or (keys is not None and keys.unique):
         return None
-    there = bag_of(former.result(rows, At.NEW).collect(), exactly=True)
+    there = bag_of(former.result(rows, TableRows.NEW).collect(), exactly=True)
     changed = plans.changes(rows)
     moved = bag_of(changed.to_frame().collect(), exactly=True) if changed is not None else Counter()
     going = Counter({row[:-1]: -row[-1] for row in moved if row[-1] < 0})

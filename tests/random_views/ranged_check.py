@@ -7,14 +7,14 @@ from contextlib import closing
 from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.query.range_query import NotRanged
 from iscp.core.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.group_sums import sums_finished
 from iscp.views.changes.known_totals import KnownTotals
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import Instants, TableChange
+from iscp.views.changes.spark_plans import SparkPlans
 from iscp.views.changes.total_reading import learn_totals
 from iscp.views.ranges.range_ways import GivenRows, RangedRows, RangeWay, find_ranged_rows
 from tests.random_views.row_bags import Bag, bag_of
@@ -51,17 +51,17 @@ def _put_together(
     parts = []
     for number in range(PARTS):
         own = dict.fromkeys(ranged.own, part(number))
-        parts.append(ranged.part(SignedPlans(catalyst, tables, Instants(), given=own)))
+        parts.append(ranged.part(SparkPlans(catalyst, analyzed.algebra, tables, Instants(), given=own)))
     staged = reduce(lambda one, other: one.unionAll(other), parts)
-    ranged.give(SignedPlans(catalyst, tables, Instants()), staged, given)
+    ranged.give(SparkPlans(catalyst, analyzed.algebra, tables, Instants()), staged, given)
     totals = KnownTotals(after=dict(given.totals))
-    with closing(SignedPlans(catalyst, tables, Instants(), totals=totals, given=given.rows)) as plans:
+    with closing(SparkPlans(catalyst, analyzed.algebra, tables, Instants(), totals=totals, given=given.rows)) as plans:
         learn_totals(plans, root)
         if given.sums is not None:
             assert ranged.sums is not None
             rows = sums_finished(plans, ranged.sums, root, given.sums)
         else:
-            rows = staged if ranged.way is RangeWay.ROWS else plans.result(root, At.NEW)
+            rows = staged if ranged.way is RangeWay.ROWS else plans.result(root, TableRows.NEW)
         return bag_of(rows.collect()), plans.totals.of(root)
 
 
@@ -69,5 +69,5 @@ def _table(rows: DataFrame) -> TableChange:
     return TableChange(lambda at: rows, lambda: None)
 
 
-def _unread(at: At) -> NoReturn:
+def _unread(at: TableRows) -> NoReturn:
     raise AssertionError("the table is read as a whole")

@@ -35,13 +35,13 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import leave_to_spark
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
+from iscp.views.changes.group_changes import with_op
 from iscp.views.duck.duck_refresh import (
     DuckRefresh,
     StoredGroups,
     StoredRows,
     follows_from_all_rows,
     schema_json_of,
-    with_op,
 )
 from iscp.views.duck.view_tables import ViewTables, columns_read
 from iscp.views.refresh.query_note import QueryNote, read_query
@@ -193,20 +193,19 @@ class ViewConsumer(Consumer):
             raise ChangesUnavailableError("the columns of the result have changed")
         tag = self._tail_tag(context, end, query.as_of_s)
         follow = self._follow_stored if query.stored else self._follow_rows
-        built_s = self._memory.time_builds(query.timer)
         try:
-            with abandoning_after(context.session, context.guard, choice, built_s) as guard:
+            with abandoning_after(context.session, context.guard, choice) as guard:
                 written = follow(replace(context, guard=guard), query, spans, tag)
         except RefreshAbandonedError:
             return self._abandon(context, end, spans, began_s)
         if written is None:
             return self._unchanged(context, end, "no row came or went by the time")
         position, rows = written
-        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s, built_s())
+        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
-    def _remember(self, strategy: Strategy, size: int, began_s: float, built_s: float = 0.0) -> None:
-        self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s), built_s)
+    def _remember(self, strategy: Strategy, size: int, began_s: float) -> None:
+        self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
 
     def _abandon(self, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float) -> Refreshed:
         """Recompute the view, and remember all that was taken for refreshes by such changes, as whoever chooses one

@@ -57,7 +57,8 @@ class Expr:
     """An expression: `op` is the name of Catalyst's class, `type` the result's, by Delta's name of it.
 
     `info` has the operation's properties (`result_types.OPERATIONS` names them), and `plan` is the query of a scalar
-    subquery. An `Opaque` expression is one that only Spark evaluates; its `info` are Catalyst's name and the reason.
+    subquery. An `Opaque` expression is one that only Spark evaluates; its `info` are Catalyst's name and the reason. By
+    `number` Catalyst's own expression is found, where a plan of changes may need it.
     """
 
     op: str
@@ -65,6 +66,7 @@ class Expr:
     type: str
     info: tuple[Info, ...] = ()
     plan: Rel | None = None
+    number: int = field(default=UNNUMBERED, kw_only=True, compare=False)
 
     def walk(self) -> Iterator[Expr]:
         """Yield the expression and all within it, arguments first; not those of a subquery's plan."""
@@ -111,6 +113,11 @@ class Rel:
     def subqueries(self) -> list[Rel]:
         """Return the plans of the values in the operator's own expressions."""
         return [plan for each in self.expressions for plan in each.plans]
+
+    @cached_property
+    def height(self) -> int:
+        """Return how many relations lie above each other, the relation itself among them."""
+        return 1 + max((each.height for each in (*self.subqueries, *self.inputs)), default=0)
 
     def walk(self) -> Iterator[Rel]:
         """Yield all relations below, those of subqueries too, and then the relation itself; shared ones each time."""

@@ -33,7 +33,6 @@ from iscp.core.algebra.key_reduction import (
     LEFT,
     RIGHT,
     Keys,
-    UnplannedError,
     equal_sides,
     grouped_by,
     named,
@@ -89,8 +88,9 @@ class SummedRows:
 
 @dataclass(frozen=True, slots=True)
 class _ShownKeys:
-    """Groups or partitions, the operators `above` them, the highest first, and the ids of their keys in the result."""
+    """Groups or partitions, the operators `above` them up to `root`, highest first, and the ids of their keys there."""
 
+    root: Rel
     top: Rel
     above: tuple[Rel, ...]
     ids: tuple[int, ...]
@@ -142,12 +142,12 @@ class ChangePlan:
         """
         return self._delta(self._root)
 
-    def keyed_rows(self) -> TouchedRows | None:
-        """Return rows by their keys, if groups or partitions are at the top and the result has them, or None.
+    def keyed_rows(self, root: Rel | None = None) -> TouchedRows | None:
+        """Return the rows of the query, or of an operator of it, by their keys, or None.
 
-        Raises UnplannedError.
+        There are some if groups or partitions are at the top, and the result has their keys. Raises UnplannedError.
         """
-        shown = self._shown_keys()
+        shown = self._shown_keys(root or self._root)
         if shown is None:
             return None
         keys = own_keys(shown.top)
@@ -160,7 +160,7 @@ class ChangePlan:
 
         Raises UnplannedError.
         """
-        shown = self._shown_keys()
+        shown = self._shown_keys(self._root)
         if shown is None or not isinstance(shown.top, Group):
             return None
         sums = GroupTotals.of(shown.top, Table((), (), "sums", TableRows.STATE), self.ids)
@@ -176,10 +176,10 @@ class ChangePlan:
             TouchedRows(keys, shown.over(sums.result(now)), unique=True),
         )
 
-    def _shown_keys(self) -> _ShownKeys | None:
+    def _shown_keys(self, root: Rel) -> _ShownKeys | None:
         """Return groups or partitions at the top whose keys the result has, or None."""
         above: list[Rel] = []
-        top = self._root
+        top = root
         while isinstance(top, Project | Filter | Sort) and not self._has_changed_value(top):
             above.append(top)
             top = top.inputs[0]
@@ -190,11 +190,11 @@ class ChangePlan:
         if not keys or not self._is_touched(top) or self._has_changed_value(top):
             return None
         ids = _ids_above([each.column.id for each in keys], [top, *reversed(above)])
-        return None if ids is None else _ShownKeys(top, tuple(above), tuple(ids))
+        return None if ids is None else _ShownKeys(root, top, tuple(above), tuple(ids))
 
     def _named_keys(self, rows: Rel, columns: Sequence[TypedColumn], shown: _ShownKeys) -> Rel:
         """Return the keys of some rows under the names that the result has for them."""
-        by_id = {each.id: each for each in self._root.columns}
+        by_id = {each.id: each for each in shown.root.columns}
         items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, shown.ids, strict=True))
         return Project((rows,), items)
 
@@ -342,7 +342,7 @@ class ChangePlan:
         def over(rows: Rel, others: Rel) -> Rel:
             return replace(join, inputs=(rows, others) if place == LEFT else (others, rows))
 
-        columns, parts = (*join.columns, self.weight), []
+        columns, parts = (*join.columns, self.weight), list[Rel]()
         if (changes := self._delta(own)) is not None:
             joined = over(changes, self._rows_of(other, TableRows.NEW))
             parts.append(Project((joined,), tuple(each.value for each in columns)))

@@ -18,6 +18,7 @@ from iscp.core.algebra.algebra import (
     Project,
     Rel,
     Sort,
+    Table,
     TypedColumn,
     Union,
     Windowed,
@@ -97,6 +98,18 @@ def with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
             raise UnplannedError(f"a subquery within {type(relation).__name__}")
 
 
+def with_leaves(relation: Rel, leaves: Mapping[int, Table]) -> Rel:
+    """Return the query with leaves in the place of its operators of these numbers; the same object if it has none."""
+    if relation.number in leaves:
+        return leaves[relation.number]
+    inputs = tuple(with_leaves(each, leaves) for each in relation.inputs)
+    values = [with_leaves(each, leaves) for each in relation.subqueries]
+    if any(now is not before for now, before in zip(values, relation.subqueries, strict=True)):
+        relation = with_expressions(relation, lambda each: with_plans(each, lambda plan: with_leaves(plan, leaves)))
+    same = all(now is before for now, before in zip(inputs, relation.inputs, strict=True))
+    return relation if same else replace(relation, inputs=inputs)
+
+
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
@@ -161,11 +174,23 @@ def reduced_to_keys(relation: Rel, keys: Sequence[Expr], found: Rel, columns: Se
                 return below(LEFT, keys)
             if ids <= right and relation.kind in _PASSES_RIGHT:
                 return below(RIGHT, keys)
+            relation = _reduced_sides(relation, keys, found, columns)
         case Opaque() if relation.linear and ids <= below_ids:
             return below(0, keys)
         case Windowed() | Group() if plain and ids <= {each.column.id for each in own_keys(relation)}:
             return below(0, keys)
     return Join((relation, found), JoinKind.LEFT_SEMI, all_of(same_values(keys, columns)))
+
+
+def _reduced_sides(join: Join, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Join:
+    """Return a join whose sides have one of the values of those keys that are theirs alone."""
+    inputs = [*join.inputs]
+    for place, passing in ((LEFT, _PASSES_LEFT), (RIGHT, _PASSES_RIGHT)):
+        ids = {each.id for each in inputs[place].columns}
+        own = [pair for pair in zip(keys, columns, strict=True) if pair[0].references and pair[0].references <= ids]
+        if own and join.kind in passing:
+            inputs[place] = reduced_to_keys(inputs[place], [key for key, _ in own], found, [each for _, each in own])
+    return replace(join, inputs=tuple(inputs))
 
 
 def _reduced_union(union: Union, keys: Sequence[Expr], found: Rel, columns: Sequence[TypedColumn]) -> Rel:

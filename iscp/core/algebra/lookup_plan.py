@@ -175,7 +175,7 @@ class LookupPlan:
                     return None
                 if _is_given(computed) and join.kind is JoinKind.LEFT_SEMI:
                     return None
-                given = self._given(join.inputs[at], computed, keys[at])
+                given = self._given(join.inputs[at], computed, keys[at], over)
                 inputs = [*join.inputs]
                 inputs[at] = self.over_lookups(join.inputs[at])
                 inputs[other] = over(reduced_to_keys(join.inputs[other], keys[other], given, given.columns))
@@ -188,7 +188,7 @@ class LookupPlan:
         except WholeTableError as error:
             return error
 
-    def _given(self, relation: Rel, computed: Rel, keys: tuple[Expr, ...]) -> Table:
+    def _given(self, relation: Rel, computed: Rel, keys: tuple[Expr, ...], over: Callable[[Rel], Rel]) -> Table:
         """Return the leaf with the different keys of a relation, which a step computes."""
         known = (id(relation), keys)
         if known not in self._keys:
@@ -198,7 +198,8 @@ class LookupPlan:
                 columns = [TypedColumn(next(self._ids), "key", each.type) for each in keys]
                 items = tuple(named(each, column) for each, column in zip(keys, columns, strict=True))
                 values = tuple(each.value for each in columns)
-                self._keys[known] = self.computed(Group((Project((computed,), items),), values, values))
+                found = over(Group((Project((computed,), items),), values, values))
+                self._keys[known] = found if _is_given(found) else self._given_by(found)
         return self._keys[known]
 
     def _looked_up(self, join: Join, given: Table, missing: WholeTableError) -> Rel:
@@ -225,5 +226,5 @@ class LookupPlan:
         return Table((), fields, str(len(self.steps)), TableRows.GIVEN)
 
 
-def _is_given(relation: Rel) -> TypeGuard[Table]:
+def _is_given(relation: Rel | WholeTableError) -> TypeGuard[Table]:
     return isinstance(relation, Table) and relation.at is TableRows.GIVEN

@@ -54,9 +54,6 @@ TRY_FACTOR = 1.3
 COLD_FACTOR = 2.0
 """The factor in place of TRY_FACTOR for changes such as were refreshed only once, when all was cold."""
 
-BUILDS = 1
-"""A refresh by changes may take the time of so many recomputations besides, to build plans that later ones repeat."""
-
 BUDGET_LEAST_S = 0.5
 """No refresh by changes is given up before it has taken so long."""
 
@@ -96,14 +93,12 @@ class Scans:
 class RefreshChoice:
     """The choice, with what was expected of each way (`reason`), as far as former refreshes show.
 
-    After `budget_s` a refresh by changes is given up for a recomputation; plans that are built once may take `build_s`
-    more.
+    After `budget_s` a refresh by changes is given up for a recomputation.
     """
 
     strategy: Strategy
     reason: str
     budget_s: float = inf
-    build_s: float = inf
 
 
 def choose_strategy(
@@ -119,8 +114,7 @@ def choose_strategy(
             return RefreshChoice(Strategy.INCREMENTAL, "the policy says so")
         case _:
             choice = _choose_by_cost(changed, total, samples, scans)
-            budget_s = _budget_s(total, samples)
-            return replace(choice, budget_s=budget_s, build_s=BUILDS * budget_s)
+            return replace(choice, budget_s=_budget_s(total, samples))
 
 
 def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:

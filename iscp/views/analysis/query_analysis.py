@@ -16,14 +16,15 @@ from iscp.adapters.system.late_imports import E, T
 from iscp.core.algebra.algebra import Opaque, Rel, TypedColumn
 from iscp.core.algebra.duck_text import translate
 from iscp.core.algebra.plan_explanation import statements_of
-from iscp.core.query.query_plan import OperatorKind, QueryShape, undecided_reason
+from iscp.core.algebra.result_types import OTHER
+from iscp.core.query.query_plan import QueryShape, undecided_reason
 from iscp.core.query.range_query import NotRanged
 from iscp.core.sql.sql_bounds import too_deep
 from iscp.core.sql.sql_names import quoted
 from iscp.core.sql.sql_sizes import SIZE_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import first_line
-from iscp.views.catalyst.algebra_reader import read_algebra
+from iscp.views.catalyst.algebra_reader import QueryAlgebra, read_algebra
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.jvm_classes import classes_of
 from iscp.views.catalyst.needed_columns import needed_columns
@@ -55,6 +56,9 @@ _SETTINGS = {
 }
 
 
+OPERATORS_NESTED_MAX = 100
+"""Operators above each other of a query that DuckDB computes changes of; a deeper one is left to Spark."""
+
 _TOO_MUCH = f"a function such as repeat or sequence would make more than {SIZE_MAX} characters or elements"
 
 STACK_FULL = "StackOverflowError"
@@ -71,7 +75,7 @@ class AnalyzedQuery:
     `stored` is the node whose rows are stored beside the target, as `sums` where these are there; `stored_keys` and
     `keys` distinguish its rows, and those of the result. `needed` has for each table the columns that the result
     follows from. `undecided` are functions that something in it is decided by, and that give another value each time.
-    `named` are the tables that the query names.
+    `named` are the tables that the query names. `algebra` is the same query for the planner.
     """
 
     root: PlanNode
@@ -84,6 +88,7 @@ class AnalyzedQuery:
     needed: Mapping[str, frozenset[str]]
     undecided: str
     named: frozenset[str]
+    algebra: QueryAlgebra
 
     @property
     def sums_at_top(self) -> GroupSums | None:
@@ -99,21 +104,24 @@ class AnalyzedQuery:
 
 
 def algebra_of(query: AnalyzedQuery) -> Rel:
-    """Return a query in the algebra; what only Spark computes is opaque in it."""
-    if query.undecided:
-        fields = [TypedColumn(number, each.name, "other") for number, each in enumerate(query.columns.fields)]
-        return Opaque((), tuple(fields), "Query", undecided_reason(query.undecided))
-    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
-    return read_algebra(query.catalyst, query.root.plan, names)
+    """Return a query in the algebra for others than Spark; what only Spark computes is opaque in it."""
+    reason = undecided_reason(query.undecided) if query.undecided else ""
+    if query.algebra.root.height > OPERATORS_NESTED_MAX:
+        reason = f"more than {OPERATORS_NESTED_MAX} operators above each other"
+    if not reason:
+        return query.algebra.root
+    fields = [TypedColumn(number, each.name, OTHER) for number, each in enumerate(query.columns.fields)]
+    return Opaque((), tuple(fields), "Query", reason)
 
 
-def operators_above_stored(query: AnalyzedQuery) -> tuple[OperatorKind, ...] | None:
-    """Return the operators above the input that is stored, each of which has one input, or None if none is."""
-    above, node = [], query.root
-    while query.stored is not None and node is not query.stored:
-        above.append(node.operator.kind)
-        (node,) = node.inputs
-    return tuple(above) if query.stored is not None else None
+def depth_of_stored(query: AnalyzedQuery) -> int | None:
+    """Return how many operators lie above the input that is stored, each of which has one input, or None if none is."""
+    if query.stored is None:
+        return None
+    depth, node = 0, query.root
+    while node is not query.stored:
+        depth, (node,) = depth + 1, node.inputs
+    return depth
 
 
 def analyze_query(
@@ -238,6 +246,7 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str], *, by_va
         needed_columns(catalyst, kept.root),
         undecided,
         named,
+        read_algebra(catalyst, kept.root),
     )
 
 

@@ -6,13 +6,16 @@ Each node takes a few calls to the JVM, so a plan is read once, when a query is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from itertools import count
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from iscp.core.algebra.algebra import (
+    CLOCK,
     Expand,
     Expr,
     Filter,
@@ -32,13 +35,13 @@ from iscp.core.algebra.algebra import (
     Windowed,
 )
 from iscp.core.algebra.result_types import DIGITS, FLOATS, OPERATIONS, OTHER, UntypedError, is_type, result_type
+from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
+from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.catalyst.time_marks import ClockValue
 
 NESTING_MAX = 60
 """Expressions within each other that are read; what is nested deeper is opaque."""
-
-OPERATORS_NESTED_MAX = 100
-"""Operators above each other that are read; what lies deeper is opaque."""
 
 CONSTANT_ROWS_MAX = 200
 """Rows of constants within a query that are read; more are opaque."""
@@ -79,9 +82,33 @@ _GROUP_NUMBER = "gid"
 """The name that Spark gives the number of a copy of rows, where it counts several columns' different values."""
 
 
-def read_algebra(catalyst: Catalyst, plan: Plan, tables: Mapping[int, str]) -> Rel:
-    """Return the plan of an analyzed query. `tables` has the names of tables by the ids of the empty RDDs for them."""
-    return _AlgebraReader(catalyst, tables).relation(plan)
+@dataclass(frozen=True, eq=False)
+class QueryAlgebra:
+    """An analyzed query in the algebra, and what Catalyst has for its parts.
+
+    `nodes` has its operators by their numbers, `clock` those that are the time; `columns` are Catalyst's ids of columns
+    by the algebra's. `keys` has expressions by which operators work key by key, by their numbers.
+    """
+
+    root: Rel
+    nodes: Mapping[int, PlanNode]
+    clock: Mapping[int, tuple[Plan, ClockValue]]
+    columns: Mapping[int, int]
+    keys: Mapping[int, Expression]
+
+    @cached_property
+    def relations(self) -> Mapping[PlanNode, Rel]:
+        """Return the relation of each operator."""
+        return {self.nodes[each.number]: each for each in self.root.walk() if each.number in self.nodes}
+
+
+def read_algebra(catalyst: Catalyst, root: PlanNode) -> QueryAlgebra:
+    """Return the query of an analyzed tree."""
+    reader = _AlgebraReader(catalyst)
+    found = reader.relation(root)
+    return QueryAlgebra(
+        found, reader.nodes, reader.clock, {number: each for each, number in reader.numbers.items()}, reader.keys
+    )
 
 
 class _OpaqueError(Exception):
@@ -91,14 +118,18 @@ class _OpaqueError(Exception):
 class _AlgebraReader:
     """Columns are numbered as they are met, and operators from the top down, inputs from left to right."""
 
-    def __init__(self, catalyst: Catalyst, tables: Mapping[int, str]) -> None:
-        self._catalyst, self._tables = catalyst, tables
-        self._numbers: dict[int, int] = {}
+    def __init__(self, catalyst: Catalyst) -> None:
+        self._catalyst = catalyst
+        self.numbers: dict[int, int] = {}
+        self.nodes: dict[int, PlanNode] = {}
+        self.clock: dict[int, tuple[Plan, ClockValue]] = {}
+        self.keys: dict[int, Expression] = {}
+        self._within: PlanNode | None = None
         self._fields_read: dict[int, TypedColumn] = {}
         self._padded: dict[int, bool] = {}
         self._operators = count()
         self._copies: set[int] = set()
-        self._depth = self._height = 0
+        self._depth = 0
         self._readers: dict[str, Callable[[Expression, str], Expr]] = {
             "Alias": self._alias,
             "Literal": self._literal,
@@ -108,6 +139,7 @@ class _AlgebraReader:
             "WindowExpression": self._window_value,
             "InSet": self._in_set,
             "EqualTo": self._equality,
+            "EqualNullSafe": self._compared,
             "And": self._chain,
             "Or": self._chain,
             "Like": lambda each, kind: self._of(each, kind, (_text(each.escapeChar()),)),
@@ -125,7 +157,7 @@ class _AlgebraReader:
             "NTile": lambda each, kind: Expr("NTile", (), kind, (self._whole(each.buckets()),)),
         }
 
-        self._operator_readers: dict[str, Callable[[Plan, int], Rel]] = {
+        self._operator_readers: dict[str, Callable[[PlanNode, int], Rel]] = {
             "LogicalRDD": self._read_table,
             "Project": self._read_project,
             "Filter": self._read_filter,
@@ -133,8 +165,7 @@ class _AlgebraReader:
             "Expand": self._read_expand,
             "Sort": self._read_sort,
             "GlobalLimit": self._read_limit,
-            "LocalLimit": self._read_limit,
-            "Offset": self._read_offset,
+            "Offset": self._read_limit,
             "Join": self._read_join,
             "Aggregate": self._read_group,
             "Window": self._read_window,
@@ -144,30 +175,40 @@ class _AlgebraReader:
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
-    def relation(self, plan: Plan) -> Rel:
+    def relation(self, node: PlanNode) -> Rel:
         number = next(self._operators)
-        name = str(plan.nodeName()).split()[0]
+        self.nodes[number] = node
+        name = str(node.plan.nodeName()).split()[0]
         reader = self._operator_readers.get(name)
-        if reader is None:
-            return self._unread(plan, number, name, "an operator that the algebra lacks")
-        if self._height >= OPERATORS_NESTED_MAX:
-            return Opaque((), self._fields(plan), name, f"more than {OPERATORS_NESTED_MAX} operators", number=number)
-        self._height += 1
+        outer, self._within = self._within, node
         try:
-            return reader(plan, number)
+            if reader is None:
+                return self._unread(node, number, name, "an operator that the algebra lacks")
+            return reader(node, number)
         except _OpaqueError as error:
-            return self._unread(plan, number, name, str(error))
+            return self._unread(node, number, name, str(error))
         except Py4JError:
-            return self._unread(plan, number, name, "other properties than are known")
+            return self._unread(node, number, name, "other properties than are known")
         finally:
-            self._height -= 1
+            self._within = outer
 
-    def _unread(self, plan: Plan, number: int, name: str, reason: str) -> Opaque:
-        inputs = tuple(map(self.relation, self._catalyst.children(plan)))
-        return Opaque(inputs, self._fields(plan), name, reason, number=number)
+    def _unread(self, node: PlanNode, number: int, name: str, reason: str) -> Opaque:
+        kind, inputs = node.operator.kind, self._inputs(node)
+        keys = tuple(map(self._key, node.keys[0])) if node.keys and len(inputs) == 1 else ()
+        linear = kind is OperatorKind.GENERATE
+        return Opaque(inputs, self._fields(node.plan), name, reason, keys, linear, number=number)
 
-    def _inputs(self, plan: Plan) -> tuple[Rel, ...]:
-        return tuple(map(self.relation, self._catalyst.children(plan)))
+    def _inputs(self, node: PlanNode) -> tuple[Rel, ...]:
+        return tuple(map(self.relation, node.inputs))
+
+    def _key(self, expression: Expression) -> Expr:
+        """Return an expression by which an operator works key by key."""
+        number = len(self.keys)
+        self.keys[number] = expression
+        return replace(self.expression(expression), number=number)
+
+    def _keys(self, seq: Any) -> tuple[Expr, ...]:
+        return tuple(map(self._key, self._catalyst.items(seq)))
 
     def _fields(self, plan: Plan) -> tuple[TypedColumn, ...]:
         return tuple(map(self._field, self._catalyst.output(plan)))
@@ -180,69 +221,77 @@ class _AlgebraReader:
         return self._fields_read[number]
 
     def _id(self, attribute: Expression) -> int:
-        return self._numbers.setdefault(int(attribute.exprId().id()), len(self._numbers))
+        return self.numbers.setdefault(int(attribute.exprId().id()), len(self.numbers))
 
     def _expressions(self, seq: Any) -> tuple[Expr, ...]:
         return tuple(map(self.expression, self._catalyst.items(seq)))
 
-    def _read_table(self, plan: Plan, number: int) -> Rel:
-        name = self._tables.get(int(plan.rdd().id()))
-        if name is None:
-            raise _OpaqueError("the time")
-        return Table((), self._fields(plan), name, number=number)
+    def _read_table(self, node: PlanNode, number: int) -> Rel:
+        return Table((), self._fields(node.plan), node.operator.table, number=number)
 
-    def _read_project(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
-        return Project(inputs, self._expressions(plan.projectList()), number=number)
+    def _read_project(self, node: PlanNode, number: int) -> Rel:
+        inputs = self._inputs(node)
+        return Project(inputs, self._expressions(node.plan.projectList()), number=number)
 
-    def _read_filter(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
-        return Filter(inputs, self.expression(plan.condition()), number=number)
+    def _read_filter(self, node: PlanNode, number: int) -> Rel:
+        inputs = self._inputs(node)
+        return Filter(inputs, self.expression(node.plan.condition()), number=number)
 
-    def _read_union(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
-        return Union(inputs, self._fields(plan), number=number)
+    def _read_union(self, node: PlanNode, number: int) -> Rel:
+        inputs = self._inputs(node)
+        return Union(inputs, self._fields(node.plan), number=number)
 
-    def _read_expand(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
+    def _read_expand(self, node: PlanNode, number: int) -> Rel:
+        inputs = self._inputs(node)
         below = {each.id for each in inputs[0].columns}
-        fields = self._fields(plan)
+        fields = self._fields(node.plan)
         self._copies |= {each.id for each in fields if each.name == _GROUP_NUMBER and each.id not in below}
-        rows = tuple(self._expressions(row) for row in self._catalyst.items(plan.projections()))
+        rows = tuple(self._expressions(row) for row in self._catalyst.items(node.plan.projections()))
         return Expand(inputs, fields, rows, number=number)
 
-    def _read_sort(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
-        return Sort(inputs, self._expressions(plan.order()), number=number)
+    def _read_sort(self, node: PlanNode, number: int) -> Rel:
+        inputs = self._inputs(node)
+        return Sort(inputs, self._expressions(node.plan.order()), number=number)
 
-    def _read_limit(self, plan: Plan, number: int) -> Rel:
-        return Limit(self._inputs(plan), self._whole(plan.limitExpr()), number=number)
+    def _read_limit(self, node: PlanNode, number: int) -> Rel:
+        """Return a limit, which Catalyst has as several operators above each other, each of the rows that the lower
+        one leaves.
+        """
+        rows, offset = None, 0
+        for plan in reversed(self._catalyst.limit_parts(node.plan)):
+            if str(plan.nodeName()) == "Offset":
+                skipped = self._whole(plan.offsetExpr())
+                rows, offset = None if rows is None else max(rows - skipped, 0), offset + skipped
+            else:
+                most = self._whole(plan.limitExpr())
+                rows = most if rows is None else min(rows, most)
+        return Limit(self._inputs(node), rows, offset, number=number)
 
-    def _read_offset(self, plan: Plan, number: int) -> Rel:
-        return Limit(self._inputs(plan), None, self._whole(plan.offsetExpr()), number=number)
-
-    def _read_join(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
+    def _read_join(self, node: PlanNode, number: int) -> Rel:
+        inputs, plan = self._inputs(node), node.plan
         name = str(plan.joinType().toString()).split("(")[0]
         kind = _JOINS.get(name)
         if kind is None:
             return Opaque(inputs, self._fields(plan), "Join", f"the kind {name}", number=number)
         exists = self._field(plan.joinType().exists()) if kind is JoinKind.EXISTENCE else None
         condition = plan.condition()
-        found = self.expression(condition.get()) if condition.isDefined() else None
+        found = self._key(condition.get()) if condition.isDefined() else None
         return Join(inputs, kind, found, exists, number=number)
 
-    def _read_group(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
-        keys = self._expressions(plan.groupingExpressions())
+    def _read_group(self, node: PlanNode, number: int) -> Rel:
+        if node.operator.kind is not OperatorKind.AGGREGATE:
+            raise _OpaqueError("session windows, which a row may join or part")
+        inputs, plan = self._inputs(node), node.plan
+        keys = self._keys(plan.groupingExpressions())
         return Group(inputs, keys, self._expressions(plan.aggregateExpressions()), number=number)
 
-    def _read_window(self, plan: Plan, number: int) -> Rel:
-        inputs = self._inputs(plan)
-        partition, order = (self._expressions(each) for each in (plan.partitionSpec(), plan.orderSpec()))
+    def _read_window(self, node: PlanNode, number: int) -> Rel:
+        inputs, plan = self._inputs(node), node.plan
+        partition, order = self._keys(plan.partitionSpec()), self._expressions(plan.orderSpec())
         return Windowed(inputs, self._expressions(plan.windowExpressions()), partition, order, number=number)
 
-    def _read_constants(self, plan: Plan, number: int) -> Rel:
+    def _read_constants(self, node: PlanNode, number: int) -> Rel:
+        plan = node.plan
         fields, rows = self._fields(plan), plan.data()
         if int(rows.size()) > CONSTANT_ROWS_MAX:
             raise _OpaqueError(f"more than {CONSTANT_ROWS_MAX} rows of constants")
@@ -270,7 +319,8 @@ class _AlgebraReader:
                 raise _OpaqueError(f"of type {kind}, and not {ruled}")
         except (_OpaqueError, UntypedError, Py4JError) as error:
             deeper = self._depth <= NESTING_MAX
-            parts = map(self.expression, self._catalyst.children(expression)) if deeper else ()
+            of_parts = expression.children() if deeper else expression.references().toSeq()
+            parts = map(self.expression if deeper else self._column, self._catalyst.items(of_parts))
             reason = "other properties than are known" if isinstance(error, Py4JError) else str(error)
             return Expr("Opaque", tuple(parts), kind, (name, reason))
         finally:
@@ -317,7 +367,15 @@ class _AlgebraReader:
         return Expr("In", (value, *sorted(found, key=lambda each: str(each.info))), kind)
 
     def _subquery(self, expression: Expression, kind: str) -> Expr:
-        return Expr("ScalarSubquery", (), kind, (), self.relation(expression.plan()))
+        plan, within = expression.plan(), self._within
+        assert within is not None
+        for stands, value in within.clock:
+            if plan.fastEquals(stands):
+                number = next(self._operators)
+                self.clock[number] = stands, value
+                return Expr("ScalarSubquery", (), kind, (), Table((), self._fields(plan), CLOCK, number=number))
+        below = next(each for each in within.subqueries if plan.fastEquals(each.plan))
+        return Expr("ScalarSubquery", (), kind, (), self.relation(below))
 
     def _order(self, expression: Expression, kind: str) -> Expr:
         ascending = str(expression.direction().sql()) == "ASC"
@@ -339,12 +397,16 @@ class _AlgebraReader:
 
     def _equality(self, expression: Expression, kind: str) -> Expr:
         """Return an equality; of the text of a double with that of the zero below zero, which ties are broken by."""
-        found = self._of(expression, kind)
+        found = self._compared(expression, kind)
         if found.args[1] == Expr("Literal", (), "string", ("-0.0",)) and found.args[0].op == "Cast":
             (inner,) = found.args[0].args
             if inner.type in FLOATS:
                 return Expr("IsNegativeZero", (inner,), kind)
         return found
+
+    def _compared(self, expression: Expression, kind: str) -> Expr:
+        """Return an equality, whose sides may be keys."""
+        return Expr(_class_of(expression), (self._key(expression.left()), self._key(expression.right())), kind)
 
     def _rounded(self, expression: Expression, kind: str) -> Expr:
         return self._of(expression, kind)

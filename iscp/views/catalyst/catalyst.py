@@ -66,6 +66,13 @@ class Catalyst:
             inputs = [self.with_inputs(children[0], inputs)]
         return plan.withNewChildren(self.seq(inputs))
 
+    def limit_parts(self, plan: Plan) -> list[Plan]:
+        """Return the plans that a limit is, the highest first."""
+        parts = [plan]
+        while self._is_limit(parts[-1].child()):
+            parts.append(parts[-1].child())
+        return parts
+
     def _parts_limit(self, plan: Plan, children: Sequence[Plan]) -> bool:
         return self._is_limit(plan) and self._is_limit(children[0])
 
@@ -135,13 +142,9 @@ class Catalyst:
         """Return the child's columns, in their order, under the names and ids of those of another plan."""
         return self._columns.renamed(child, like)
 
-    def renamed_as(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
+    def renamed_as(self, child: Plan, wanted: Sequence[Expression] | Columns) -> Plan:
         """Return the child's columns as `renamed` does, where the wanted columns are of no plan."""
-        return self._columns.renamedAs(child, self.seq(wanted))
-
-    def signed(self, child: Plan, like: Plan, weight: str) -> Plan:
-        """Return the child's columns as `renamed` does, but for the last column, which comes last under this name."""
-        return self._columns.signed(child, like, weight)
+        return self._columns.renamedAs(child, self.seq(wanted) if isinstance(wanted, Sequence) else wanted)
 
     def numbered(self, child: Plan, like: Plan, more: Sequence[Expression] = ()) -> Plan:
         """Return the child's columns for those of the other plan, as `c0`, `c1`, …, and `more` as they are."""
@@ -166,22 +169,9 @@ class Catalyst:
         """
         return self._columns.widened(plan, like, weighted)
 
-    def named(self, name: str, plan: Plan) -> Plan:
-        """Return the plan's rows below an alias."""
-        return self._logical.SubqueryAlias(self._classes.identifier(name), plan)
-
-    def name_of(self, plan: Plan) -> str:
-        """Return the name of an alias; it is empty for another operator."""
-        return str(plan.alias()) if plan.nodeName() == "SubqueryAlias" else ""
-
-    def no_rows(self, plan: Plan) -> Plan:
-        """Return a plan without rows that has the plan's columns."""
-        return self._logical.LocalRelation(plan.output(), self._classes.nothing, False, self._none)
-
-    def taken_as_analyzed(self, plan: Plan) -> Plan:
-        """Return the plan, marked as one in which nothing is left to be resolved."""
-        plan.setAnalyzed()
-        return plan
+    def different(self, plan: Plan) -> Plan:
+        """Return each different row of the plan once."""
+        return self._logical.Distinct(plan)
 
     def one_row(self, values: Sequence[str]) -> Plan:
         """Return one row of values in SQL; the optimizer knows what is in it."""
@@ -272,6 +262,10 @@ class Catalyst:
     def scalar_subquery(self, plan: Plan) -> Expression:
         made = getattr(self._expressions, "ScalarSubquery$").__getattr__("MODULE$")
         return made.apply(plan, *[getattr(made, f"apply$default${place}")() for place in range(2, 8)])
+
+    def whole_number(self, value: int) -> Expression:
+        """Return the literal of a number of 64 bits."""
+        return self.one_row([f"{value}L AS number"]).projectList().apply(0).child()
 
     def literal(self, value: Any) -> Expression:
         """Return the literal of a java.time value."""

@@ -21,6 +21,7 @@ from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.system.late_imports import F, T
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.algebra.stored_sums import GROUP_ROWS, key_columns, number_names
 from iscp.core.query.query_plan import OperatorKind
 from iscp.core.rows.netting import Op
@@ -29,9 +30,8 @@ from iscp.ports.source import ChangesUnavailableError
 from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions, finished_rows, stored_groups
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, collected
+from iscp.views.changes.spark_plans import SparkPlans
 from iscp.views.changes.total_reading import value_columns
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
     return GroupSums(node, functions) if keyed else None
 
 
-def all_sums(plans: SignedPlans, sums: GroupSums, at: At = At.NEW) -> DataFrame:
+def all_sums(plans: SparkPlans, sums: GroupSums, at: TableRows = TableRows.NEW) -> DataFrame:
     """Return the sums of all rows, as they are or as they were."""
     return _summed(plans, sums, plans.rows(sums.node.inputs[0], at), None)
 
@@ -122,12 +122,12 @@ class StoredSums:
     find: Callable[[pa.Table], pa.Table]
 
 
-def changed_sums(plans: SignedPlans, sums: GroupSums, stored: StoredSums) -> ChangedRows | None:
+def changed_sums(plans: SparkPlans, sums: GroupSums, stored: StoredSums) -> ChangedRows | None:
     """Return the groups that changed as they are now, with OP, or None if none has; `stored` are the former ones.
 
     Raises ChangesUnavailableError if fewer rows were stored than go.
     """
-    moved = plans.planned((sums.node, "sums"), lambda: _changes_of_sums(plans, sums))
+    moved = _changes_of_sums(plans, sums)
     if moved is None:
         return None
     few = collected(moved, plans.collected_max) if plans.collected_max else None
@@ -138,19 +138,19 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, stored: StoredSums) -> Cha
             return _checked(
                 moved, moved_groups(stored.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, GROUP_ROWS)
             )
-    changes = plans.leaves.cache(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
-    now = plans.leaves.cache(_sums_now(sums, stored.frame(), changes))
+    changes = plans.cache(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
+    now = plans.cache(_sums_now(sums, stored.frame(), changes))
     number, lacking = now.count(), not now.where(F.col(GROUP_ROWS) < 0).isEmpty()
     if lacking:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(now, number) if number else None
 
 
-def _changes_of_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
-    signed = plans.delta(sums.node.inputs[0])
+def _changes_of_sums(plans: SparkPlans, sums: GroupSums) -> DataFrame | None:
+    signed = plans.signed(sums.node.inputs[0])
     if signed is None:
         return None
-    moved = _summed(plans, sums, signed.plan, signed.weight)
+    moved = _summed(plans, sums, *signed)
     return moved.where(reduce(lambda one, other: one | other, [F.col(name) != 0 for name in sums.measures]))
 
 
@@ -173,18 +173,17 @@ def _sums_now(sums: GroupSums, stored: DataFrame, changes: DataFrame) -> DataFra
     return now.withColumn(OP, op)
 
 
-def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, stored: DataFrame) -> DataFrame:
+def sums_finished(plans: SparkPlans, sums: GroupSums, root: PlanNode, stored: DataFrame) -> DataFrame:
     """Return all rows of the query."""
     catalyst, node = plans.catalyst, sums.node
     states = [each.whole_state(f"c{each.place}", f"s{each.place}") for each in sums.functions]
     rows = lambda columns: catalyst.plan_of(stored.selectExpr(*columns))  # noqa: E731
     keys = [*zip(sums.keys, node.keys[0], strict=True)]
-    return catalyst.frame(
-        plans.above(root, node, finished_rows(catalyst, node.plan, sums.functions, states, rows, keys))
-    )
+    groups = catalyst.frame(finished_rows(catalyst, node.plan, sums.functions, states, rows, keys))
+    return plans.result_over(root, node, groups)
 
 
-def _summed(plans: SignedPlans, sums: GroupSums, rows: Plan, weight: Expression | None) -> DataFrame:
+def _summed(plans: SparkPlans, sums: GroupSums, rows: Plan, weight: Expression | None) -> DataFrame:
     frame = value_columns(plans, sums.functions, rows, weight, sums.node.keys[0])
     number = F.sum(F.lit(1).cast("long") if weight is None else F.col(WEIGHT))
     found = [(*each.count_and_sum(weighted=weight is not None), f"decimal(38,{each.scale})") for each in sums.functions]

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.values.totals import NO_TOTALS, QueryTotals, Totals
 from iscp.views.catalyst.aggregates import finished_rows
 from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.plan_leaf import At
 
 
 @dataclass
@@ -26,9 +26,9 @@ class KnownTotals:
     def changed(self, node: PlanNode) -> bool:
         return self.before.get(node) != self.after[node]
 
-    def row(self, catalyst: Catalyst, node: PlanNode, at: At) -> Plan:
+    def row(self, catalyst: Catalyst, node: PlanNode, at: TableRows) -> Plan:
         """Return the aggregate's one row, under its ids."""
-        totals = self.after[node] if at is At.NEW else self.before[node]
+        totals = self.after[node] if at is TableRows.NEW else self.before[node]
         states = [each.total_state(total) for each, total in zip(node.functions, totals, strict=True)]
         return finished_rows(catalyst, node.plan, node.functions, states, catalyst.one_row)
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
+from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, parts_of
 from iscp.adapters.delta.rows.net_changes import fits_arrow
 from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, utf8_rows
 from iscp.adapters.system.late_imports import F, T
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
-from iscp.views.catalyst.catalyst import Expression, Plan
-from iscp.views.changes.plan_leaf import At, Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_SIGN, _SPELLED, _SHOWN = "_iscp_sign_", "_iscp_spelled_", "_iscp_shown_"
+_SPELLED, _SHOWN = "_iscp_spelled_", "_iscp_shown_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,11 @@ class TableChange:
     few.
     """
 
-    rows: Callable[[At], DataFrame]
+    rows: Callable[[TableRows], DataFrame]
     changes: Callable[[], DataFrame | None]
     bytes: int = 0
     arrow: Callable[[], pa.Table | None] = lambda: None
-    find: Callable[[At, pa.Table], FoundRows | None] | None = None
+    find: Callable[[TableRows, pa.Table], FoundRows | None] | None = None
 
 
 class FoundRows(NamedTuple):
@@ -52,25 +51,12 @@ class Instants:
     old_s: float = 0.0
     new_s: float = 0.0
 
-    def at(self, at: At) -> float:
-        return self.new_s if at is At.NEW else self.old_s
+    def at(self, at: TableRows) -> float:
+        return self.new_s if at is TableRows.NEW else self.old_s
 
     @property
     def apart(self) -> bool:
         return self.old_s != self.new_s
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows` are the same, if known.
-
-    `bounds` has columns whose values are known to be among others.
-    """
-
-    plan: Plan
-    weight: Expression
-    rows: ChangedRows | None = None
-    bounds: Bounds = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,51 +92,29 @@ def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
     return rows if rows is not None and len(rows) <= rows_max else None
 
 
-def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
+def netted(frame: DataFrame) -> DataFrame:
     """Return each distinct row once, with its weights summed up; rows that came and went are gone.
 
-    With `by_sign` rows with zeros of another sign are others, as operators above them may show the sign; else they are
-    equal.
+    Rows that are equal but for how they are spelled, as by the sign of a zero, are one.
     """
     kinds = {each.name: each.dataType for each in frame.schema.fields if each.name != WEIGHT}
     if not all(map(comparable, kinds.values())):
         return frame
-    signs = {name: f"{_SIGN}{name}" for name, kind in kinds.items() if by_sign and is_double(kind)}
     collated = [F.collate(name, "UTF8_BINARY") for name, kind in kinds.items() if is_collated(kind)]
-    spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _may_look_different(kind, by_sign)}
-    keys = [*map(F.col, kinds), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
-    keys += [F.col(name).cast("string").alias(text) for name, text in spelled.items()]
+    spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _may_look_different(kind)}
+    keys = [*map(F.col, kinds), *collated, *[F.col(name).cast("string").alias(text) for name, text in spelled.items()]]
     sums = [F.sum(WEIGHT).alias(WEIGHT), *(F.first(name).alias(f"{_SHOWN}{name}") for name in spelled)]
     summed = (frame.groupBy(*keys).agg(*sums) if kinds else frame.agg(*sums)).where(F.col(WEIGHT) != 0)
-    if not (signs or collated or spelled):
+    if not (collated or spelled):
         return summed
-    shown = [
-        F.col(f"{_SHOWN}{name}").alias(name) if name in spelled else _with_sign(name, kind, signs)
-        for name, kind in kinds.items()
-    ]
+    shown = [F.col(f"{_SHOWN}{name}").alias(name) if name in spelled else F.col(name) for name in kinds]
     return summed.select(*shown, WEIGHT)
 
 
-def has_signs(frame: DataFrame) -> bool:
-    """Return whether rows of the frame may be equal but for the sign of a zero."""
-    return any(is_double(part) for each in frame.schema.fields for part in parts_of(each.dataType))
-
-
-def _may_look_different(kind: T.DataType, by_sign: bool) -> bool:
+def _may_look_different(kind: T.DataType) -> bool:
     """Return whether nested values that are equal may look different."""
     nested = isinstance(kind, (T.ArrayType, T.StructType))
-    return nested and any(is_collated(part) or (by_sign and is_double(part)) for part in parts_of(kind))
-
-
-def _below_zero(name: str) -> Column:
-    """Return a condition that is true for the zero below zero, which is equal to the other one."""
-    return (F.col(name) == 0) & (F.col(name).cast("string") == "-0.0")
-
-
-def _with_sign(name: str, kind: T.DataType, signs: Mapping[str, str]) -> Column:
-    if name not in signs:
-        return F.col(name)
-    return F.when(F.col(signs[name]), F.lit(-0.0).cast(kind)).otherwise(F.col(name)).alias(name)
+    return nested and any(map(is_collated, parts_of(kind)))
 
 
 def whole_number(value: int) -> Column:

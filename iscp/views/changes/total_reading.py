@@ -12,15 +12,14 @@ from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
 from iscp.adapters.system.late_imports import F, T
-from iscp.core.query.query_plan import Operator, OperatorKind
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.values.totals import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
 from iscp.views.catalyst.aggregates import AggregateFunction
 from iscp.views.catalyst.catalyst import Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.known_totals import adding_up
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, Signed
+from iscp.views.changes.signed_rows import WEIGHT
+from iscp.views.changes.spark_plans import SparkPlans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +28,7 @@ _DIGITS = Context(prec=100)
 _FIELDS = 4
 
 
-def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
+def learn_totals(plans: SparkPlans, root: PlanNode) -> None:
     """Fill `plans.totals.after` with the totals that are not there yet."""
     for level in _by_depth(root):
         lost = nodes = [each for each in level if each not in plans.totals]
@@ -50,7 +49,7 @@ def _by_depth(root: PlanNode) -> list[list[PlanNode]]:
     return [[node for node, depth in depths.items() if depth == each] for each in sorted({*depths.values()})]
 
 
-def _follow(plans: SignedPlans, node: PlanNode, changes: Sequence[TotalChange]) -> bool:
+def _follow(plans: SparkPlans, node: PlanNode, changes: Sequence[TotalChange]) -> bool:
     before = plans.totals.before[node]
     triples = zip(node.functions, before, changes, strict=True)
     found = [changed_total(function.kind, total, change) for function, total, change in triples]
@@ -69,9 +68,9 @@ class _Part:
     row: DataFrame
 
 
-def part_of_totals(plans: SignedPlans, node: PlanNode) -> DataFrame:
+def part_of_totals(plans: SparkPlans, node: PlanNode) -> DataFrame:
     """Return one row of texts: the values of an aggregate without distinct values for the rows that `plans` has."""
-    row = _part(plans, node.functions, plans.rows(node.inputs[0], At.NEW), None).row
+    row = _part(plans, node.functions, plans.rows(node.inputs[0], TableRows.NEW), None).row
     return row.toDF(*[f"t{place}" for place in range(len(row.columns))])
 
 
@@ -88,8 +87,8 @@ def _total(found: TotalChange) -> Total:
     return Total(found.count, found.sum, found.came)
 
 
-def _all_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
-    rows = plans.rows(node.inputs[0], At.NEW)
+def _all_parts(plans: SparkPlans, node: PlanNode) -> Iterator[_Part]:
+    rows = plans.rows(node.inputs[0], TableRows.NEW)
     if plain := [each for each in node.functions if not each.distinct]:
         yield _part(plans, plain, rows, None)
     for each in node.functions:
@@ -102,42 +101,40 @@ def _of(function: AggregateFunction, arguments: Sequence[Expression]) -> Aggrega
     return replace(function, arguments=tuple(arguments))
 
 
-def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
+def _changed_parts(plans: SparkPlans, node: PlanNode) -> Iterator[_Part]:
     (below,) = node.inputs
-    signed = plans.delta(below)
+    signed = plans.signed(below)
     if signed is None:
         return
     plain = [each for each in node.functions if not (each.distinct or each.kind.is_extreme)]
     if plain:
-        yield _part(plans, plain, signed.plan, signed.weight)
+        yield _part(plans, plain, *signed)
     for each in node.functions:
         if each.distinct:
             yield from _changed_distinct(plans, below, each)
         elif each.kind.is_extreme:
-            yield _changed_extreme(plans, each, signed)
+            yield _changed_extreme(plans, each, *signed)
 
 
-def _changed_distinct(plans: SignedPlans, below: PlanNode, function: AggregateFunction) -> Iterator[_Part]:
+def _changed_distinct(plans: SparkPlans, below: PlanNode, function: AggregateFunction) -> Iterator[_Part]:
     """Yield what distinct values that are there since, or are no more, change."""
-    argument = function.arguments[0]
-    operator = Operator(OperatorKind.AGGREGATE, "Distinct", (below.operator,), keyed=True)
-    apart = PlanNode(operator, plans.catalyst.distinct(argument, below.plan), (below,), ((argument,),))
-    if (signed := plans.delta(apart)) is not None:
-        yield _part(plans, [_of(function, plans.catalyst.output(apart.plan))], signed.plan, signed.weight)
+    if (signed := plans.signed_values(below, function.arguments[0])) is not None:
+        rows, value, weight = signed
+        yield _part(plans, [_of(function, [value])], rows, weight)
 
 
-def _part(plans: SignedPlans, functions: Sequence[AggregateFunction], rows: Plan, weight: Expression | None) -> _Part:
+def _part(plans: SparkPlans, functions: Sequence[AggregateFunction], rows: Plan, weight: Expression | None) -> _Part:
     frame = value_columns(plans, functions, rows, weight)
     row = [column for each in functions for column in _measures(each, weighted=weight is not None)]
     return _Part([each.place for each in functions], frame.agg(*row))
 
 
-def _changed_extreme(plans: SignedPlans, function: AggregateFunction, signed: Signed) -> _Part:
+def _changed_extreme(plans: SparkPlans, function: AggregateFunction, rows: Plan, weight: Expression) -> _Part:
     """Return how an extreme changes, by the number of times that each value is there now.
 
     One row may have come and gone in the same changes.
     """
-    frame = value_columns(plans, [function], signed.plan, signed.weight).where(function.counting)
+    frame = value_columns(plans, [function], rows, weight).where(function.counting)
     by_value = frame.groupBy(F.col(f"a{function.place}_0").alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
     beyond = F.max if function.kind is AggregateKind.MOST else F.min
     whole = _as_whole(F.col("value"), function.type)
@@ -146,7 +143,7 @@ def _changed_extreme(plans: SignedPlans, function: AggregateFunction, signed: Si
 
 
 def value_columns(
-    plans: SignedPlans,
+    plans: SparkPlans,
     functions: Sequence[AggregateFunction],
     rows: Plan,
     weight: Expression | None,
@@ -182,11 +179,11 @@ def _as_whole(value: Column, kind: T.DataType) -> Column:
 
 
 def _read(
-    plans: SignedPlans, nodes: Sequence[PlanNode], parts: Callable[[SignedPlans, PlanNode], Iterable[_Part]]
+    plans: SparkPlans, nodes: Sequence[PlanNode], parts: Callable[[SparkPlans, PlanNode], Iterable[_Part]]
 ) -> dict[PlanNode, list[TotalChange]]:
     """Return for each of `nodes` what its functions have of the rows that `parts` gives."""
     found = {node: [TotalChange() for _ in node.functions] for node in nodes}
-    frame = plans.planned((parts, *nodes), lambda: _listed(plans, [(node, [*parts(plans, node)]) for node in nodes]))
+    frame = _listed(plans, [(node, [*parts(plans, node)]) for node in nodes])
     for row in [] if frame is None else frame.collect():
         for name, texts in row.asDict().items():
             node, places = _named(name, nodes)
@@ -201,7 +198,7 @@ def _change(function: AggregateFunction, texts: Sequence[str | None]) -> TotalCh
     return TotalChange(int(count or 0), total or 0, came, went)
 
 
-def _listed(plans: SignedPlans, parts: Sequence[tuple[PlanNode, Sequence[_Part]]]) -> DataFrame | None:
+def _listed(plans: SparkPlans, parts: Sequence[tuple[PlanNode, Sequence[_Part]]]) -> DataFrame | None:
     """Return one row, in which each part is an array of texts whose name says its functions, or None if there is no
     part.
     """

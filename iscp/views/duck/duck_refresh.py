@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.net_changes import arrow_schema
-from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError
 from iscp.adapters.system.late_imports import T
 from iscp.core.algebra.algebra import UNNUMBERED, Group, Limit, Rel, Table, TypedColumn, Windowed
@@ -28,7 +26,7 @@ from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, WholeTableEr
 from iscp.core.algebra.stored_sums import GROUP_ROWS
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP, WEIGHT
-from iscp.views.changes.group_changes import KeyRows
+from iscp.views.changes.group_changes import KeyRows, with_op
 from iscp.views.duck.view_tables import ViewTables
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX
 
@@ -253,18 +251,6 @@ class _Computation:
         if len(rows) > CHANGED_ROWS_MAX:
             raise NotComputedError(f"there are more than {CHANGED_ROWS_MAX:,} rows")
         return rows
-
-
-def with_op(touched: KeyRows) -> pa.Table:
-    """Return the rows of keys of which each has one row at most, with OP: those that are, and keys that are gone."""
-    rows = touched.rows
-    keys, there = row_codes(touched.keys, rows.select(touched.keys.schema.names))
-    gone = touched.keys.filter(pa.array(~np.isin(keys, there)))
-    parts = [(rows, Op.UPDATE), (gone, Op.DELETE)]
-    return pa.concat_tables(
-        [each.append_column(OP, pa.repeat(pa.scalar(op.value), len(each))) for each, op in parts],
-        promote_options="default",
-    )
 
 
 def with_op_of_sums(now: pa.Table) -> pa.Table:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.rows.column_kinds import is_one_of
+from iscp.core.algebra.algebra import TableRows
 from iscp.views.catalyst.aggregates import AggregateFunction, finished_rows, plain_types, read_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.spark_plans import SparkPlans
 from iscp.views.changes.total_reading import value_columns
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | N
     return PartialGroups(node, functions) if keyed and counted else None
 
 
-def part_of_groups(plans: SignedPlans, groups: PartialGroups) -> DataFrame:
+def part_of_groups(plans: SparkPlans, groups: PartialGroups) -> DataFrame:
     """Return the keys as `k0`, …, and the state of each function for the rows that `plans` has."""
-    below = plans.rows(groups.node.inputs[0], At.NEW)
+    below = plans.rows(groups.node.inputs[0], TableRows.NEW)
     rows = value_columns(plans, groups.functions, below, None, _keys_of(groups.node))
     return _grouped(rows, groups.keys, [column for each in groups.functions for column in each.part()])
 
 
-def all_groups(plans: SignedPlans, groups: PartialGroups, parts: DataFrame) -> DataFrame:
+def all_groups(plans: SparkPlans, groups: PartialGroups, parts: DataFrame) -> DataFrame:
     """Return the columns of the groups' node, made of all `parts`."""
     catalyst, node = plans.catalyst, groups.node
     merged = _grouped(parts, groups.keys, [column for each in groups.functions for column in each.merged()])

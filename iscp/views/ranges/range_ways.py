@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.query.range_query import NotRanged, find_ranged
 from iscp.core.values.totals import Totals
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.group_sums import GroupSums, all_sums, combined_sums
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.spark_plans import SparkPlans
 from iscp.views.changes.total_reading import all_totals, part_of_totals
 from iscp.views.ranges.partial_groups import (
     PartialGroups,
@@ -58,11 +58,11 @@ class RangedRows:
     groups: PartialGroups | None = None
     sums: GroupSums | None = None
 
-    def part(self, plans: SignedPlans) -> DataFrame:
+    def part(self, plans: SparkPlans) -> DataFrame:
         """Return what is staged for the rows that `plans` has of the table."""
         match self.way:
             case RangeWay.ROWS:
-                return plans.result(self.node, At.NEW)
+                return plans.result(self.node, TableRows.NEW)
             case RangeWay.GROUPS:
                 assert self.groups is not None
                 return part_of_groups(plans, self.groups)
@@ -74,7 +74,7 @@ class RangedRows:
             case _:
                 assert_never(self.way)
 
-    def give(self, plans: SignedPlans, parts: DataFrame, given: GivenRows) -> None:
+    def give(self, plans: SparkPlans, parts: DataFrame, given: GivenRows) -> None:
         """Make the parts of all ranges known, so that nothing is read of the table; not for ROWS, which are all."""
         match self.way:
             case RangeWay.ROWS:

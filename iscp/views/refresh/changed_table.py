@@ -14,8 +14,8 @@ from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import beyond, row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.system.late_imports import T
+from iscp.core.algebra.algebra import TableRows
 from iscp.ports.source import ChangeSource, SourceRange
-from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_rows import FoundRows, TableChange
 from iscp.views.refresh.table_spans import WeightedRows, read_weighted
 
@@ -41,7 +41,7 @@ class ChangedTable:
     to_version: int
     schema: T.StructType
     columns: Sequence[str]
-    opened: Callable[[At], DataFrame]
+    opened: Callable[[TableRows], DataFrame]
     stack: ExitStack
     _changes: WeightedRows | None = None
     _found: list[tuple[pa.Table, pa.Table]] = field(default_factory=list)
@@ -62,9 +62,9 @@ class ChangedTable:
             self._changes = read_weighted(self.stack, self.session, self.source, self.uri, self.span, self.columns)
         return self._changes
 
-    def find(self, at: At, keys: pa.Table) -> FoundRows | None:
+    def find(self, at: TableRows, keys: pa.Table) -> FoundRows | None:
         """Return the rows that have one of these keys before or after the changes, or None if they are not few."""
-        rows = self._rows_before(keys) if at is At.OLD else self._rows_now(keys)
+        rows = self._rows_before(keys) if at is TableRows.OLD else self._rows_now(keys)
         if rows is None:
             return None
         schema = T.StructType([self.schema[each] for each in self.columns])

@@ -7,17 +7,15 @@ who has written it last, nor whether it is there: without it Spark analyzes the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from iscp.core.algebra.algebra import Limit, Rel
 from iscp.core.algebra.duck_text import translate
 from iscp.core.algebra.kept_input import KeptInput
 from iscp.core.algebra.stored_query import QUERY_BYTES_MAX, QueryOrigin, StoredQuery, query_from_json, query_to_json
-from iscp.core.query.query_plan import OperatorKind
 from iscp.core.values.errors import StorageError
 from iscp.ports.sink import TargetNotes
-from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, operators_above_stored
+from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, depth_of_stored
 from iscp.views.refresh.refresh_parts import Part, measured_as
 
 log = logging.getLogger(__name__)
@@ -32,21 +30,9 @@ def read_query(query: AnalyzedQuery) -> StoredQuery:
     root = algebra_of(query)
     if translate(root).gaps:
         return StoredQuery()
-    above = operators_above_stored(query)
-    kept = None if above is None else KeptInput(root, _depth_below(root, above), query.sums is not None)
+    above = depth_of_stored(query)
+    kept = None if above is None else KeptInput(root, above, query.sums is not None)
     return StoredQuery(root, kept if kept is not None and kept.is_sound else None)
-
-
-def _depth_below(root: Rel, above: Sequence[OperatorKind]) -> int:
-    """Return how many operators of the algebra the ones `above` are: what Spark takes for one limit may be several."""
-    depth, each = 0, root
-    for kind in above:
-        while True:
-            several = kind is OperatorKind.LIMIT and each.inputs and isinstance(each.inputs[0], Limit)
-            depth, each = depth + 1, each.inputs[0]
-            if not several:
-                break
-    return depth
 
 
 class QueryNote:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.spark.spark_engine import heap_share_of
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.catalyst import Catalyst, Plan
-from iscp.views.changes.plan_templates import PlanTemplates
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -42,7 +41,6 @@ TablePlace = tuple[str, str, int, float]
 class RecentView:
     """One view. Not safe for threads: a job is in one iteration at a time. Plans are those of one JVM."""
 
-    templates: PlanTemplates = field(default_factory=PlanTemplates)
     context: SparkContext | None = None
     _asked: tuple[str, Mapping[str, str]] = ("", {})
     _query: AnalyzedQuery | None = None
@@ -53,7 +51,6 @@ class RecentView:
         self._follow(session)
         if self._query is None or self._asked != (sql, schemas):
             self._query, self._asked = analyze_query(session, sql, schemas), (sql, schemas)
-            self.templates = PlanTemplates()
         return replace(self._query, catalyst=Catalyst(session))
 
     def open(
@@ -70,7 +67,7 @@ class RecentView:
 
     def _follow(self, session: SparkSession) -> None:
         if self.context is not session.sparkContext:
-            self.context, self._query, self.templates = session.sparkContext, None, PlanTemplates()
+            self.context, self._query = session.sparkContext, None
             self._opened.clear()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,14 +35,12 @@ class _EndingGuard:
 
 
 @contextmanager
-def abandoning_after(
-    session: SparkSession, guard: Guard, choice: RefreshChoice, built_s: Callable[[], float]
-) -> Iterator[Guard]:
+def abandoning_after(session: SparkSession, guard: Guard, choice: RefreshChoice) -> Iterator[Guard]:
     """Give what computes within the choice's budget of Spark, until it checks the yielded guard.
 
-    `built_s` gives the seconds that plans were built by now that are built once. Raises RefreshAbandonedError.
+    Raises RefreshAbandonedError.
     """
-    with JobBudget(session, choice.budget_s, lambda: min(built_s(), choice.build_s)) as budget:
+    with JobBudget(session, choice.budget_s) as budget:
         try:
             yield _EndingGuard(guard, budget)
         except (Canceled, EngineError, E.PySparkException, Py4JJavaError) as error:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from iscp.core.algebra.stored_query import StoredQuery
 from iscp.core.query.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
 from iscp.ports.source import ChangeSource, SourceRange
-from iscp.views.changes.plan_leaves import BuildTimer
 from iscp.views.refresh.query_note import QueryNote
 
 SERVED_LEAST = 3
 """Refreshes that stored groups have to serve, on average, to be written again where they are of other versions: they
 are computed of all rows, which views whose changes are now few and now many would pay each time.
-"""
-
-
-BUILDS_MAX = 24
-"""Refreshes of a view in which the time of building plans does not count, as it is taken once. After so many, a node
-with many views drops its plans again and again, and the time counts as all other.
 """
 
 
@@ -64,23 +57,14 @@ class ViewMemory:
     def __init__(self) -> None:
         self._query: StoredQuery | None = None
         self.worth = StoringWorth()
-        self._builds = 0
         self.sizes = TableSizes()
         self.note: QueryNote | None = None
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 
-    def remember(self, sample: RefreshSample, built_s: float = 0.0) -> None:
-        """Remember what a refresh took. Plans were built for `built_s` of it, as `time_builds` counts."""
-        self._builds += built_s > 0
-        self.samples = with_sample(self.samples, replace(sample, took_s=sample.took_s - built_s))
-
-    def time_builds(self, timer: BuildTimer) -> Callable[[], float]:
-        """Return a function for the seconds that plans were built since now; it gives 0 if that has happened too
-        often.
-        """
-        began_s = timer.spent_s
-        return lambda: timer.spent_s - began_s if self._builds < BUILDS_MAX else 0.0
+    def remember(self, sample: RefreshSample) -> None:
+        """Remember what a refresh took."""
+        self.samples = with_sample(self.samples, sample)
 
     def due_at_s(self, refreshed_at_s: float, now_s: float, interval_s: float | None) -> float:
         """Return when its rows change as time passes, in Unix seconds; 0: they do not."""

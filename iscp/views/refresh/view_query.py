@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.spark_engine import without_rules
+from iscp.core.algebra.algebra import TableRows
+from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.query.query_plan import undecided_reason
 from iscp.core.query.refresh_choice import Scans
 from iscp.core.query.scan_costs import ScanEstimator
@@ -28,11 +30,8 @@ from iscp.views.changes.group_sums import (
     sums_finished,
 )
 from iscp.views.changes.known_totals import KnownTotals, adding_up, totals_before
-from iscp.views.changes.plan_leaf import At, Leaf
-from iscp.views.changes.plan_leaves import BuildTimer, PlanLeaves
-from iscp.views.changes.plan_templates import PlanTemplates
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, Instants, TableChange
+from iscp.views.changes.spark_plans import SparkPlans
 from iscp.views.changes.total_reading import learn_totals
 from iscp.views.ranges.range_ways import GivenRows
 from iscp.views.refresh.changed_table import ChangedTable
@@ -131,7 +130,7 @@ class ViewQuery:
 
     def all_rows(self) -> DataFrame:
         """Return the result at the ends."""
-        return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
+        return self._at_ends().result(self.analyzed.root, TableRows.NEW).toDF(*self.columns)
 
     def stored_rows(self) -> DataFrame:
         """Return all rows of the input that is stored, at the ends, as `c0`, `c1`, …, or its sums if it is stored as
@@ -142,43 +141,25 @@ class ViewQuery:
             return self.given.sums
         if self.sums is not None:
             return all_sums(self._at_ends(), self.sums)
-        rows = self._at_ends().result(self.stored, At.NEW)
+        rows = self._at_ends().result(self.stored, TableRows.NEW)
         return rows.toDF(*_numbered(rows))
 
     def finished(self, stored_rows: DataFrame) -> DataFrame:
         """Return the result, made of the input that is stored."""
-        templates, catalyst, leaf = self._templates, self.analyzed.catalyst, Leaf("", None)
-        if templates is None or self.stores_totals or self.given.rows:  # values stand above that are not of stored rows
-            return self._finished(stored_rows)
-        leaves = PlanLeaves(catalyst)
-        leaves.give(leaf, catalyst.plan_of(stored_rows))
-        given = catalyst.frame(leaves.rows(leaf))
-        return templates.planned(catalyst, "finished", leaves, lambda: self._finished(given)) or self._finished(given)
-
-    @property
-    def timer(self) -> BuildTimer:
-        """Return the timer of the plans that are cached for later refreshes."""
-        return self.recent.templates.timer
-
-    @property
-    def _templates(self) -> PlanTemplates | None:
-        """Return the templates, or None if its plans have values of one refresh."""
-        return None if self.by_time else self.recent.templates
-
-    def _finished(self, stored_rows: DataFrame) -> DataFrame:
         assert self.stored is not None
         if self.sums is not None:
             return sums_finished(self._at_ends(), self.sums, self.analyzed.root, stored_rows).toDF(*self.columns)
         return self._at_ends().result_over(self.analyzed.root, self.stored, stored_rows).toDF(*self.columns)
 
-    def plans_at_ends(self) -> SignedPlans:
+    def plans_at_ends(self) -> SparkPlans:
         """Return plans at the ends, with the totals that are known."""
         change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
         instants = Instants(self.end.instant_s, self.end.instant_s)
         totals = self._totals or KnownTotals(after=dict(self.given.totals))
-        return SignedPlans(self.analyzed.catalyst, change, instants, totals=totals, given=self.given.rows)
+        query = self.analyzed
+        return SparkPlans(query.catalyst, query.algebra, change, instants, totals=totals, given=self.given.rows)
 
-    def _at_ends(self) -> SignedPlans:
+    def _at_ends(self) -> SparkPlans:
         plans = self.plans_at_ends()
         if self._totals is None:
             self._totals = plans.totals
@@ -197,7 +178,9 @@ class ViewQuery:
             return all_sums(self.plans_at_ends(), sums)
         named = self.view.tables.items()
         tables = {name: TableChange(self._opener(uri, spans.by_uri[uri]), lambda: None) for name, uri in named}
-        return all_sums(SignedPlans(self.analyzed.catalyst, tables, Instants()), sums, At.OLD)
+        return all_sums(
+            SparkPlans(self.analyzed.catalyst, self.analyzed.algebra, tables, Instants()), sums, TableRows.OLD
+        )
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
@@ -242,7 +225,7 @@ class ViewQuery:
         """Yield the result's rows of all keys that changed, by its own names, or None if they are not few."""
         assert self.keys is not None
         with self._between(spans) as plans:
-            found = collected_keys(plans, self.analyzed.root, self.keys)
+            found = collected_keys(plans, self.analyzed.root)
             if found is not None:
                 named = {f"c{place}": name for place, name in enumerate(self.columns)}
                 keys = found.keys.rename_columns([named[each] for each in found.keys.schema.names])
@@ -250,21 +233,24 @@ class ViewQuery:
             yield found
 
     @contextmanager
-    def _between(self, spans: Spans) -> Iterator[SignedPlans]:
+    def _between(self, spans: Spans) -> Iterator[SparkPlans]:
         if self.analyzed.undecided:
             raise ChangesUnavailableError(undecided_reason(self.analyzed.undecided))
         with ExitStack() as stack:
             tables = {name: self._changed_table(name, uri, spans, stack) for name, uri in self.view.tables.items()}
             instants = Instants(spans.as_of_s, self.end.instant_s)
             collected_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
-            templates, totals = self._templates if collected_max else None, self._totals_since(spans)
             if collected_max:
                 stack.enter_context(without_rules(self.session, _SLOW_RULES))
-            plans = SignedPlans(self.analyzed.catalyst, tables, instants, collected_max, totals, templates=templates)
+            query, totals = self.analyzed, self._totals_since(spans)
+            plans = SparkPlans(query.catalyst, query.algebra, tables, instants, collected_max, totals)
             stack.callback(plans.close)
-            learn_totals(plans, self.analyzed.root)
-            self._totals = plans.totals
-            yield plans
+            try:
+                learn_totals(plans, query.root)
+                self._totals = plans.totals
+                yield plans
+            except UnplannedError as error:
+                raise ChangesUnavailableError(f"no plan of changes is known: {error}") from error
 
     def scans(self, spans: Spans) -> Scans:
         """Return the bytes that a refresh reads of the tables besides their changes."""
@@ -295,9 +281,9 @@ class ViewQuery:
         load = partial(self.source.snapshot, self.session, uri, version, listed=self.listed)
         return self.recent.open(self.session, where, load, 2 * len(self.end.tables))
 
-    def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:
-        def rows(at: At) -> DataFrame:
-            if span is not None and at is At.OLD:
+    def _opener(self, uri: str, span: SourceRange | None) -> Callable[[TableRows], DataFrame]:
+        def rows(at: TableRows) -> DataFrame:
+            if span is not None and at is TableRows.OLD:
                 return self._rows(uri, span.from_version, span.from_at_s)
             to = self.end.tables[uri].to
             return self._rows(uri, to.version, to.at_s)

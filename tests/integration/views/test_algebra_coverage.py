@@ -20,7 +20,6 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.algebra.algebra import Rel, Table, Values
 from iscp.core.algebra.duck_text import translate
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.catalyst.algebra_reader import read_algebra
 from tests.fakes.planned_tpc import ChangedTpc, tables_of
 from tests.fakes.tpc import QUERIES, Tpc
 from tests.fakes.written_algebra import algebra_from_json, algebra_to_json
@@ -36,8 +35,7 @@ def schema_of(schema: pa.Schema) -> str:
 def algebra_of(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> tuple[Rel, str]:
     """The query's algebra as it is stored and read again, and its columns."""
     query = analyze_query(session, sql, schemas)
-    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
-    content = algebra_to_json(read_algebra(query.catalyst, query.root.plan, names))
+    content = algebra_to_json(query.algebra.root)
     assert content is not None
     found = algebra_from_json(content)
     assert [each.name for each in found.columns] == query.columns.names
@@ -102,8 +100,7 @@ def test_what_only_spark_has_is_opaque_by_name(spark_runtime: SparkRuntime) -> N
 def algebra_of_any(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> tuple[Rel, str]:
     """As `algebra_of`, of a query whose columns may have types that the algebra lacks."""
     query = analyze_query(session, sql, schemas)
-    names = {int(each.plan.rdd().id()): each.operator.table for each in query.root.walk() if each.operator.table}
-    content = algebra_to_json(read_algebra(query.catalyst, query.root.plan, names))
+    content = algebra_to_json(query.algebra.root)
     assert content is not None
     return algebra_from_json(content), query.columns.json()
 

@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.algebra.algebra import TableRows
 from iscp.core.query.query_explanation import OperatorUpkeep
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, Instants, TableChange
+from iscp.views.changes.spark_plans import SparkPlans
 from tests.random_views.row_bags import alike, bag_of
 from tests.selection import in_full
 
@@ -64,7 +64,7 @@ class Kept:
         return frame_of_arrow(self.session, self._arrow(name, rows)).coalesce(1)
 
     def _change(self, name: str, later: Sequence[Row]) -> TableChange:
-        rows = {At.OLD: self.rows[name], At.NEW: later}
+        rows = {TableRows.OLD: self.rows[name], TableRows.NEW: later}
         old, new = Counter(self.rows[name]), Counter(later)
         signed = [(row, 1) for row in (new - old).elements()] + [(row, -1) for row in (old - new).elements()]
         weights = pa.array([weight for _, weight in signed], pa.int64())
@@ -72,13 +72,13 @@ class Kept:
         changed = None if held is None else frame_of_arrow(self.session, held)
         return TableChange(lambda at: self._frame(name, rows[at]), lambda: changed, 1, lambda: held)
 
-    def plans(self, **later: Sequence[Row]) -> SignedPlans:
+    def plans(self, **later: Sequence[Row]) -> SparkPlans:
         moves = {name: self._change(name, later.get(name, rows)) for name, rows in self.rows.items()}
-        return SignedPlans(self.analyzed.catalyst, moves, Instants(), 1_000)
+        return SparkPlans(self.analyzed.catalyst, self.analyzed.algebra, moves, Instants(), 1_000)
 
     def all_rows(self) -> Counter[Any]:
         with closing(self.plans()) as plans:
-            return bag_of(plans.result(self.analyzed.root, At.NEW).collect())
+            return bag_of(plans.result(self.analyzed.root, TableRows.NEW).collect())
 
     def refresh(self, **later: Sequence[Row]) -> None:
         with closing(self.plans(**later)) as plans:
@@ -199,7 +199,7 @@ def test_exact_sums_are_rounded_once(session: SparkSession) -> None:
     rows = [row for group, values in groups.items() for row in grouped(values, group)]
     kept = Kept(session, deciding("sum(d)"), t=draw.sample(rows, len(rows)))
     with closing(kept.plans()) as plans:
-        found: dict[int, float] = dict(map(tuple, plans.result(kept.analyzed.root, At.NEW).collect()))
+        found: dict[int, float] = dict(map(tuple, plans.result(kept.analyzed.root, TableRows.NEW).collect()))
     assert found == {group: float(sum(map(Fraction, values))) for group, values in groups.items()}
 
 
@@ -278,13 +278,13 @@ def test_rows_that_no_key_finds_are_computed_to_the_last_digit(session: SparkSes
     kept = Kept(session, SHOWN[name], t=VALUES, u=FACTORS, x=[(5, 0.0)])
     found = kept.analyzed.stored or kept.analyzed.root
     with closing(kept.plans()) as plans:
-        there = exactly(plans.result(found, At.NEW).collect())
+        there = exactly(plans.result(found, TableRows.NEW).collect())
     kept.rows["t"] = DRAWN.sample(VALUES, len(VALUES))
     with closing(kept.plans(u=MORE_FACTORS, x=[(4, 0.0)])) as plans:
         changed = plans.changes(found)
         assert changed is not None
         moved = exactly(changed.to_frame().collect())
-        now = exactly(plans.result(found, At.NEW).collect())
+        now = exactly(plans.result(found, TableRows.NEW).collect())
     going = Counter({row[:-1]: -row[-1] for row in moved if row[-1] < 0})
     coming = Counter({row[:-1]: row[-1] for row in moved if row[-1] > 0})
     assert going

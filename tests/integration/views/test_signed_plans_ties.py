@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.algebra.algebra import TableRows
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import Instants
+from iscp.views.changes.spark_plans import SparkPlans
 from tests.selection import in_full
 
 from .test_table_lookups import LookedUpTable, Refreshed, Row
@@ -77,7 +77,7 @@ class Shuffled(LookedUpTable):
 
     draw = random.Random(0)
 
-    def read(self, at: At) -> DataFrame:
+    def read(self, at: TableRows) -> DataFrame:
         rows = self.rows[at]
         return frame_of_arrow(self.session, self.arrow(self.draw.sample([*rows], len(rows))))
 
@@ -86,12 +86,12 @@ class RefreshedTies(Refreshed):
     """Against all rows of the query as views compute them: Spark's own answer may be another one each time."""
 
     def table(self, name: str, later: Sequence[Row], *, whole: bool = False) -> LookedUpTable:
-        return Shuffled(self.session, name, {At.OLD: self.rows[name], At.NEW: later}, whole)
+        return Shuffled(self.session, name, {TableRows.OLD: self.rows[name], TableRows.NEW: later}, whole)
 
     def bag(self) -> Counter[Row]:
         tables = {name: self.table(name, rows, whole=True).change() for name, rows in self.rows.items()}
-        with closing(SignedPlans(self.analyzed.catalyst, tables, Instants())) as plans:
-            rows = plans.result(self.analyzed.root, At.NEW).collect()
+        with closing(SparkPlans(self.analyzed.catalyst, self.analyzed.algebra, tables, Instants())) as plans:
+            rows = plans.result(self.analyzed.root, TableRows.NEW).collect()
         return Counter(map(tuple, rows))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,10 @@ import pytest
 
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.core.algebra.algebra import TableRows
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
-from iscp.views.catalyst.catalyst import Catalyst
-from iscp.views.changes.plan_leaf import At
-from iscp.views.changes.plan_leaves import PlanLeaves
-from iscp.views.changes.plan_templates import PlanTemplates
-from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, FoundRows, Instants, TableChange
+from iscp.views.changes.spark_plans import SparkPlans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,9 +45,9 @@ class LookedUpTable:
 
     session: SparkSession
     name: str
-    rows: dict[At, Sequence[Row]]
+    rows: dict[TableRows, Sequence[Row]]
     whole: bool = False
-    found: list[tuple[At, tuple[str, ...], frozenset[Row]]] = field(default_factory=list)
+    found: list[tuple[TableRows, tuple[str, ...], frozenset[Row]]] = field(default_factory=list)
 
     def arrow(self, rows: Sequence[Row]) -> pa.Table:
         names = COLUMNS[self.name]
@@ -59,18 +56,18 @@ class LookedUpTable:
         return pa.table([pa.array(each, kind) for each, kind in zip(columns, types, strict=True)], names=[*names])
 
     def change(self) -> TableChange:
-        old, new = Counter(self.rows[At.OLD]), Counter(self.rows[At.NEW])
+        old, new = Counter(self.rows[TableRows.OLD]), Counter(self.rows[TableRows.NEW])
         signed = [(row, 1) for row in (new - old).elements()] + [(row, -1) for row in (old - new).elements()]
         weights = pa.array([weight for _, weight in signed], pa.int64())
         held = self.arrow([row for row, _ in signed]).append_column(WEIGHT, weights) if signed else None
         changed = None if held is None else frame_of_arrow(self.session, held)
         return TableChange(self.read, lambda: changed, 1, lambda: held, self.find)
 
-    def read(self, at: At) -> DataFrame:
+    def read(self, at: TableRows) -> DataFrame:
         assert self.whole, f"all rows of {self.name} are read"
         return frame_of_arrow(self.session, self.arrow(self.rows[at]))
 
-    def find(self, at: At, keys: pa.Table) -> FoundRows | None:
+    def find(self, at: TableRows, keys: pa.Table) -> FoundRows | None:
         if self.whole:
             return None
         self.found.append((at, tuple(keys.schema.names), frozenset(zip(*keys.to_pydict().values(), strict=True))))
@@ -80,33 +77,18 @@ class LookedUpTable:
         return FoundRows(frame_of_arrow(self.session, rows), rows)
 
 
-class CountedTemplates(PlanTemplates):
-    """`built`: plans that were not there."""
-
-    built = 0
-
-    def planned(
-        self, catalyst: Catalyst, what: Hashable, leaves: PlanLeaves, build: Callable[[], DataFrame | None]
-    ) -> DataFrame | None:
-        def counted() -> DataFrame | None:
-            self.built += 1
-            return build()
-
-        return super().planned(catalyst, what, leaves, counted)
-
-
 class Refreshed:
     """A query over these tables, from their rows to later ones."""
 
     def __init__(self, session: SparkSession, sql: str) -> None:
-        self.session, self.sql, self.templates = session, sql, CountedTemplates()
+        self.session, self.sql = session, sql
         self.rows = {name: [*rows] for name, rows in ROWS.items()}
         frames = {name: self.table(name, ()).arrow(()) for name in ROWS}
         schemas = {name: frame_of_arrow(session, rows).schema.json() for name, rows in frames.items()}
         self.analyzed: AnalyzedQuery = analyze_query(session, sql, schemas)
 
     def table(self, name: str, later: Sequence[Row], *, whole: bool = False) -> LookedUpTable:
-        return LookedUpTable(self.session, name, {At.OLD: self.rows[name], At.NEW: later}, whole)
+        return LookedUpTable(self.session, name, {TableRows.OLD: self.rows[name], TableRows.NEW: later}, whole)
 
     def bag(self) -> Counter[Row]:
         for name, rows in self.rows.items():
@@ -120,7 +102,7 @@ class Refreshed:
             name: self.table(name, later.get(name, rows), whole=name in whole) for name, rows in self.rows.items()
         }
         moves = {name: each.change() for name, each in tables.items()}
-        plans = SignedPlans(self.analyzed.catalyst, moves, Instants(), 1_000, templates=self.templates)
+        plans = SparkPlans(self.analyzed.catalyst, self.analyzed.algebra, moves, Instants(), 1_000, large_bytes=0)
         with closing(plans):
             changed = plans.changes(self.analyzed.root)
             rows = [] if changed is None else changed.to_frame().collect()
@@ -142,7 +124,7 @@ LATER = [*F_ROWS[1:], (5, 20, 1)]
 
 def test_only_rows_with_keys_of_changed_rows_are_read(session: SparkSession) -> None:
     tables = Refreshed(session, "SELECT f.x, d.name FROM f JOIN d ON f.g = d.g").follow(f=LATER)
-    assert tables["d"].found == [(At.NEW, ("g",), frozenset({(10,), (20,)}))]
+    assert tables["d"].found == [(TableRows.NEW, ("g",), frozenset({(10,), (20,)}))]
 
 
 def test_found_rows_lead_to_rows_of_further_tables(session: SparkSession) -> None:
@@ -158,8 +140,8 @@ def test_changes_of_several_tables_bound_a_column_together(session: SparkSession
     union = "SELECT g, x FROM f UNION ALL SELECT y, k FROM other"
     refreshed = Refreshed(session, f"SELECT u.x, d.name FROM ({union}) u JOIN d ON u.g = d.g")
     tables = refreshed.follow(f=LATER, other=[*ROWS["other"], (40, 40)])
-    assert tables["d"].found == [(At.NEW, ("g",), frozenset({(10,), (20,), (40,)}))]
-    assert refreshed.follow(other=ROWS["other"][1:])["d"].found == [(At.NEW, ("g",), frozenset({(1,), (40,)}))]
+    assert tables["d"].found == [(TableRows.NEW, ("g",), frozenset({(10,), (20,), (40,)}))]
+    assert refreshed.follow(other=ROWS["other"][1:])["d"].found == [(TableRows.NEW, ("g",), frozenset({(1,), (40,)}))]
 
 
 def test_no_row_that_an_outer_join_leaves_without_a_partner_bounds_another_table(session: SparkSession) -> None:
@@ -178,8 +160,8 @@ def test_groups_below_a_join_are_recomputed_of_their_own_rows(session: SparkSess
     )
     tables = Refreshed(session, sql).follow(f=[*F_ROWS[:2], *F_ROWS[3:], (1, 20, 11)])
     assert {(at, keys) for at, _, keys in tables["f"].found} == {
-        (At.NEW, frozenset({(1,), (2,)})),
-        (At.OLD, frozenset({(1,), (2,)})),
+        (TableRows.NEW, frozenset({(1,), (2,)})),
+        (TableRows.OLD, frozenset({(1,), (2,)})),
     }
     assert [keys for _, _, keys in tables["other"].found] == [{(1,), (2,)}]
 
@@ -219,24 +201,3 @@ def test_what_is_recomputed_key_by_key_reads_the_rows_of_these_keys(session: Spa
     refreshed = Refreshed(session, sql)
     for later in (LATER, [*LATER, (9, 10, 0), (None, None, 1)], LATER[2:], []):
         refreshed.follow(f=later)
-
-
-def test_a_plan_with_lookups_is_repeated_and_built_again_without(session: SparkSession) -> None:
-    """Where rows were not found once, plans are without lookups until the tables that change are others."""
-    refreshed = Refreshed(session, "SELECT f.x, d.name FROM f JOIN d ON f.g = d.g")
-    assert refreshed.follow(f=LATER)["d"].found
-    assert refreshed.follow(f=[*LATER, (1, 40, 2)])["d"].found == [(At.NEW, ("g",), frozenset({(40,)}))]
-    assert refreshed.templates.built == 1
-    refreshed.follow(whole=["d"], f=[(1, 40, 2)])
-    refreshed.follow(whole=["d"], f=[(1, 30, 2)])
-    assert refreshed.templates.built == 2
-    assert refreshed.follow(d=ROWS["d"][1:])["f"].found == [(At.NEW, ("g",), frozenset({(10,)}))]
-
-
-def test_rows_of_the_query_itself_stand_in_a_plan_that_is_kept(session: SparkSession) -> None:
-    rows = "SELECT k, x FROM f UNION ALL SELECT 1L, 7L UNION ALL SELECT id, id FROM range(3)"
-    sql = f"SELECT k, max(x) AS x FROM ({rows}) GROUP BY k"
-    refreshed = Refreshed(session, sql)
-    refreshed.follow(f=LATER)
-    refreshed.follow(f=[*LATER, (1, 40, 20)])
-    assert refreshed.templates.built == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -134,13 +133,12 @@ class JobBudget(AbstractContextManager["JobBudget"]):
     """`with` this, the calling thread's jobs are cancelled after `seconds`, and whatever needs them fails.
 
     Until `end`, or until the block is left. Infinite: they never are. The jobs keep their group, so that whoever
-    cancels the whole iteration does it as ever. `excused_s`: of what has passed, what does not count.
+    cancels the whole iteration does it as ever.
     """
 
-    def __init__(self, session: SparkSession, seconds: float, excused_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, session: SparkSession, seconds: float) -> None:
         self._context = session.sparkContext
         self._seconds = seconds
-        self._excused_s = excused_s
         self._tag = f"iscp-budget-{uuid.uuid4().hex[:12]}"
         self._ended = threading.Event()
         self._canceling = threading.Lock()
@@ -171,11 +169,8 @@ class JobBudget(AbstractContextManager["JobBudget"]):
             self._context.removeJobTag(self._tag)
 
     def _watch(self) -> None:
-        began_s, pause_s = time.monotonic(), self._seconds
+        pause_s = self._seconds
         while not self._ended.wait(pause_s):
-            pause_s = began_s + self._seconds + self._excused_s() - time.monotonic()
-            if pause_s > 0 and not self.spent:
-                continue
             with self._canceling:
                 if self._ended.is_set():
                     return

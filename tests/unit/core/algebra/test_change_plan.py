@@ -22,7 +22,6 @@ from iscp.core.algebra.algebra import (
     Windowed,
 )
 from iscp.core.algebra.change_plan import ChangePlan
-from iscp.core.algebra.key_reduction import UnplannedError
 from tests.fakes.algebras import NAMES, both, number, queries
 from tests.fakes.ducks import DUCKS, LAKES, Lake, Row, all_rows, applied, some
 
@@ -166,7 +165,10 @@ def test_keys_go_down_to_the_tables() -> None:
     ("opaque", "read"),
     [
         (Opaque((ITEMS,), (L, M), "Generate", "a list", linear=True), {"changes:items"}),
-        (Opaque((ITEMS,), (L, M), "Aggregate", "sessions", keys=(L.value,)), {"changes:items", "new:items", "old:items"}),
+        (
+            Opaque((ITEMS,), (L, M), "Aggregate", "sessions", keys=(L.value,)),
+            {"changes:items", "new:items", "old:items"},
+        ),
         (Opaque((ITEMS,), (L, M), "Sample", "a share"), {"new:items", "old:items"}),
     ],
 )
