@@ -22,7 +22,8 @@ from iscp.core.rows.netting import Op
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
-from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys, result_keys, stored_input
+from iscp.views.catalyst.algebra_reader import ResultKeys
+from iscp.views.catalyst.plan_tree import PlanNode, stored_input
 from iscp.views.changes.group_changes import changed_groups, collected_keys
 from iscp.views.changes.known_totals import KnownTotals, totals_before
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, FoundRows, Instants, TableChange
@@ -180,7 +181,7 @@ class PlanCheck:
 
     def _follow(self, analyzed: AnalyzedQuery, plans: SparkPlans, was: Bag, now: Bag) -> Wrong | None:
         root = analyzed.root
-        kept, keys = stored_input(root), result_keys(analyzed.catalyst, root)
+        kept, keys = stored_input(root), analyzed.keys
         if kept is not None:
             bags = [bag_of(plans.result(kept, at).collect()) for at in (TableRows.OLD, TableRows.NEW)]
             if wrong := _compare("changes of what is kept", bags[1], _moved(bags[0], plans.changes(kept))):

@@ -8,7 +8,7 @@ several of these need is one relation, and is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -87,7 +87,7 @@ class SummedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _ShownKeys:
+class ShownKeys:
     """Groups or partitions, the operators `above` them up to `root`, highest first, and the ids of their keys there."""
 
     root: Rel
@@ -98,6 +98,26 @@ class _ShownKeys:
     def over(self, rows: Rel) -> Rel:
         """Return the result over other rows of the groups or partitions."""
         return over_rows(self.above, rows)
+
+
+def shown_keys(root: Rel, passes: Callable[[Rel], bool] = lambda each: not each.subqueries) -> ShownKeys | None:
+    """Return groups or partitions at the top whose keys the result has, or None.
+
+    Operators above them that it `passes` have no value that may change.
+    """
+    above: list[Rel] = []
+    top = root
+    while isinstance(top, Project | Filter | Sort) and passes(top):
+        above.append(top)
+        top = top.inputs[0]
+    while isinstance(top, Windowed) and _is_window_by(top.inputs[0], top.partition):
+        above.append(top)
+        top = top.inputs[0]
+    keys = own_keys(top)
+    if not keys or not passes(top):
+        return None
+    ids = _ids_above([each.column.id for each in keys], [top, *reversed(above)])
+    return None if ids is None else ShownKeys(root, top, tuple(above), tuple(ids))
 
 
 class ChangePlan:
@@ -176,23 +196,11 @@ class ChangePlan:
             TouchedRows(keys, shown.over(sums.result(now)), unique=True),
         )
 
-    def _shown_keys(self, root: Rel) -> _ShownKeys | None:
-        """Return groups or partitions at the top whose keys the result has, or None."""
-        above: list[Rel] = []
-        top = root
-        while isinstance(top, Project | Filter | Sort) and not self._has_changed_value(top):
-            above.append(top)
-            top = top.inputs[0]
-        while isinstance(top, Windowed) and _is_window_by(top.inputs[0], top.partition):
-            above.append(top)
-            top = top.inputs[0]
-        keys = own_keys(top)
-        if not keys or not self._is_touched(top) or self._has_changed_value(top):
-            return None
-        ids = _ids_above([each.column.id for each in keys], [top, *reversed(above)])
-        return None if ids is None else _ShownKeys(root, top, tuple(above), tuple(ids))
+    def _shown_keys(self, root: Rel) -> ShownKeys | None:
+        found = shown_keys(root, lambda each: not self._has_changed_value(each))
+        return found if found is not None and self._is_touched(found.top) else None
 
-    def _named_keys(self, rows: Rel, columns: Sequence[TypedColumn], shown: _ShownKeys) -> Rel:
+    def _named_keys(self, rows: Rel, columns: Sequence[TypedColumn], shown: ShownKeys) -> Rel:
         """Return the keys of some rows under the names that the result has for them."""
         by_id = {each.id: each for each in shown.root.columns}
         items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, shown.ids, strict=True))

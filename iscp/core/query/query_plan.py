@@ -147,12 +147,6 @@ def passes_stored_input(operator: Operator) -> bool:
             return False
 
 
-def is_of_one_table(operator: Operator) -> bool:
-    """Return whether its rows are rows of one table, or parts of them."""
-    passing = (OperatorKind.TABLE, OperatorKind.PROJECT, OperatorKind.FILTER)
-    return all(each.kind in passing and not each.subqueries for _, each in operator.walk())
-
-
 def worth_storing(operator: Operator) -> bool:
     """Return whether its rows cost less to read than to compute, as it does more than pass on rows of one table."""
     costly = (OperatorKind.JOIN, OperatorKind.AGGREGATE, OperatorKind.WINDOW, OperatorKind.EXPAND)

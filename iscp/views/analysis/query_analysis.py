@@ -24,11 +24,11 @@ from iscp.core.sql.sql_names import quoted
 from iscp.core.sql.sql_sizes import SIZE_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import first_line
-from iscp.views.catalyst.algebra_reader import QueryAlgebra, read_algebra
+from iscp.views.catalyst.algebra_reader import QueryAlgebra, ResultKeys, read_algebra
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.jvm_classes import classes_of
 from iscp.views.catalyst.needed_columns import needed_columns
-from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, ResultKeys, read_tree, result_keys, stored_input
+from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, read_tree, stored_input
 from iscp.views.catalyst.special_times import special_time
 from iscp.views.catalyst.time_marks import VIEW_ZONE, TimeMarks, changing
 from iscp.views.changes.group_sums import GroupSums, find_group_sums, find_sums_at_top
@@ -246,7 +246,7 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str], *, by_va
         needed_columns(catalyst, kept.root),
         undecided,
         named,
-        read_algebra(catalyst, kept.root),
+        kept.algebra,
     )
 
 
@@ -259,14 +259,16 @@ class _Kept:
     sums: GroupSums | None
     stored_keys: ResultKeys | None
     keys: ResultKeys | None
+    algebra: QueryAlgebra
 
     @classmethod
     def of(cls, catalyst: Catalyst, root: PlanNode) -> _Kept:
         stored = stored_input(root)
         sums = find_group_sums(catalyst, root, stored)
         stored = stored if sums is None else sums.node
-        stored_keys = result_keys(catalyst, stored) if stored else None
-        return cls(root, stored, sums, stored_keys, result_keys(catalyst, root))
+        algebra = read_algebra(catalyst, root)
+        stored_keys = algebra.result_keys(stored) if stored else None
+        return cls(root, stored, sums, stored_keys, algebra.result_keys(root), algebra)
 
     @property
     def found_by_value(self) -> PlanNode | None:

@@ -34,6 +34,7 @@ from iscp.core.algebra.algebra import (
     Values,
     Windowed,
 )
+from iscp.core.algebra.change_plan import shown_keys
 from iscp.core.algebra.result_types import DIGITS, FLOATS, OPERATIONS, OTHER, UntypedError, is_type, result_type
 from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
@@ -82,6 +83,18 @@ _GROUP_NUMBER = "gid"
 """The name that Spark gives the number of a copy of rows, where it counts several columns' different values."""
 
 
+@dataclass(frozen=True, slots=True)
+class ResultKeys:
+    """The groups, or partitions of windows, at the top of a query: `node` has them.
+
+    The result's columns at `places` say to which one a row belongs. With `unique` none has more than one row.
+    """
+
+    node: PlanNode
+    places: tuple[int, ...]
+    unique: bool
+
+
 @dataclass(frozen=True, eq=False)
 class QueryAlgebra:
     """An analyzed query in the algebra, and what Catalyst has for its parts.
@@ -95,6 +108,18 @@ class QueryAlgebra:
     clock: Mapping[int, tuple[Plan, ClockValue]]
     columns: Mapping[int, int]
     keys: Mapping[int, Expression]
+
+    def result_keys(self, node: PlanNode) -> ResultKeys | None:
+        """Return the keys by which an operator's rows are found, or None if no columns of it say what a row belongs
+        to.
+        """
+        root = self.relations[node]
+        shown = shown_keys(root)
+        if shown is None:
+            return None
+        places = {each.id: place for place, each in enumerate(root.columns)}
+        shown_at = tuple(places[each] for each in shown.ids)
+        return ResultKeys(self.nodes[shown.top.number], shown_at, isinstance(shown.top, Group))
 
     @cached_property
     def relations(self) -> Mapping[PlanNode, Rel]:

@@ -107,9 +107,6 @@ class Catalyst:
         """Return the condition that both are equal; null equals null."""
         return self._expressions.EqualNullSafe(left, right)
 
-    def times(self, left: Expression, right: Expression) -> Expression:
-        return self._expressions.Multiply(left, right)
-
     def id_of(self, attribute: Expression) -> int:
         return int(attribute.exprId().id())
 
@@ -120,18 +117,6 @@ class Catalyst:
     def names(self, plan: Plan) -> list[str]:
         """Return the names of its columns."""
         return str(self._columns.names(plan)).split("\0")[:-1]
-
-    def passed(self, columns: Columns) -> dict[int, int]:
-        """Return the ids of those columns that are columns of an input, or give one another name, each with the id
-        there.
-        """
-        pairs = (each.split(":") for each in self._columns.passed(columns).split())
-        return {int(outer): int(inner) for outer, inner in pairs}
-
-    def column(self, expression: Expression) -> Expression | None:
-        """Return the attribute that the expression is, or gives another name; None: it is something else."""
-        inner = expression.child() if self.is_a(expression, "Alias") else expression
-        return inner if self.is_a(inner, "AttributeReference") else None
 
     # --- operators ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ class _Package:
 
 
 class JvmClasses:
-    """The classes of one JVM that plans are built of; `nothing` and `none` are objects of it."""
+    """The classes of one JVM that plans are built of; `none` is an object of it."""
 
     def __init__(self, jvm: Any) -> None:
         sql = jvm.org.apache.spark.sql
@@ -31,8 +31,7 @@ class JvmClasses:
         self.ties, self.ranges = _Package(plans.TieBreaking), _Package(plans.UtcRanges)
         self.sums, self.sizes = _Package(plans.DecidingSums), _Package(plans.SizeBounds)
         self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
-        self.identifier = sql.catalyst.AliasIdentifier
-        self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
+        self.none = self.option.empty()
 
 
 classes_of = lru_cache(maxsize=1)(JvmClasses)

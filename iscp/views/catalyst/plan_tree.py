@@ -132,58 +132,6 @@ def has_values_above(root: PlanNode, stored: PlanNode | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultKeys:
-    """The groups, or partitions of windows, at the top of a query: `node` has them.
-
-    The result's columns at `places` say to which one a row belongs. With `unique` none has more than one row.
-    """
-
-    node: PlanNode
-    places: tuple[int, ...]
-    unique: bool
-
-
-def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
-    """Return the keys, or None if no columns of the result say to which group a row belongs."""
-    above, node = [], root
-    while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not (node.subqueries or node.clock):
-        above.append(node)
-        (node,) = node.inputs
-    if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys or node.subqueries:
-        return None
-    node = _lowest_of_same_partitions(catalyst, node)
-    if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):
-        return None
-    ids = [catalyst.id_of(each) for each in node.keys[0]]
-    unique = node.operator.kind is OperatorKind.AGGREGATE
-    lists = [node.plan.aggregateExpressions()] if catalyst.is_a(node.plan, "Aggregate") else []
-    lists += [each.plan.projectList() for each in reversed(above) if each.operator.kind is OperatorKind.PROJECT]
-    for columns in lists:
-        columns_passed = [(each, catalyst.column(each)) for each in catalyst.items(columns)]
-        passed = {catalyst.id_of(inner): catalyst.id_of(each) for each, inner in columns_passed if inner is not None}
-        if not all(each in passed for each in ids):
-            return None
-        ids = [passed[each] for each in ids]
-    places = {catalyst.id_of(each): place for place, each in enumerate(catalyst.output(root.plan))}
-    found = tuple(places[each] for each in ids)
-    return ResultKeys(node, found, unique) if len({*found}) == len(found) else None
-
-
-def _lowest_of_same_partitions(catalyst: Catalyst, node: PlanNode) -> PlanNode:
-    """Return the lowest of windows above each other with the same partitions."""
-    while node.operator.kind is OperatorKind.WINDOW and not catalyst.is_a(node.plan, "Aggregate"):
-        (below,) = node.inputs
-        if below.operator.kind is not OperatorKind.WINDOW or _partitions(below) != _partitions(node):
-            break
-        node = below
-    return node
-
-
-def _partitions(window: PlanNode) -> list[str]:
-    return [str(each.canonicalized().toString()) for each in (window.keys[0] if window.keys else ())]
-
-
-@dataclass(frozen=True, slots=True)
 class _TreeReader:
     catalyst: Catalyst
     tables: Mapping[int, str]

@@ -13,7 +13,8 @@ from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.system.late_imports import F
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
-from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys
+from iscp.views.catalyst.algebra_reader import ResultKeys
+from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.signed_rows import ChangedRows, collected
 from iscp.views.changes.spark_plans import SparkPlans, TouchedFrames
 
@@ -65,7 +66,10 @@ def _few(plans: SparkPlans, touched: TouchedFrames) -> KeyRows | None:
 
 def with_op(touched: KeyRows) -> pa.Table:
     """Return the rows of keys of which each has one row at most, with OP: those that are, and keys that are gone."""
-    rows = touched.rows
+    schema = pa.schema(
+        [each.with_nullable(True) for each in touched.rows.schema]
+    )  # of what is gone there are keys alone
+    rows = touched.rows.cast(schema)
     keys, there = row_codes(touched.keys, rows.select(touched.keys.schema.names))
     gone = touched.keys.filter(pa.array(~np.isin(keys, there)))
     parts = [(rows, Op.UPDATE), (gone, Op.DELETE)]

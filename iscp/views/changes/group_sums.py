@@ -8,16 +8,13 @@ computed of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.column_kinds import is_one_of, same_values, whole_types
-from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.system.late_imports import F, T
@@ -133,17 +130,15 @@ def changed_sums(plans: SparkPlans, sums: GroupSums, stored: StoredSums) -> Chan
     few = collected(moved, plans.collected_max) if plans.collected_max else None
     if few is not None and not len(few):
         return None
-    if few is not None:
-        with suppress(pa.ArrowInvalid):  # beyond 38 digits: Spark says what that is
-            return _checked(
-                moved, moved_groups(stored.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, GROUP_ROWS)
-            )
-    changes = plans.cache(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
-    now = plans.cache(_sums_now(sums, stored.frame(), changes))
-    number, lacking = now.count(), not now.where(F.col(GROUP_ROWS) < 0).isEmpty()
-    if lacking:
+    if few is None:
+        changes, before = plans.cache(moved), stored.frame()
+    else:
+        tables = few, stored.find(few.select(sums.keys))
+        changes, before = (frame_of_arrow(moved.sparkSession, each) for each in tables)
+    now = plans.compute(_sums_now(sums, before, changes), plans.collected_max if few is not None else 0)
+    if now is not None and not now.to_frame().where(F.col(GROUP_ROWS) < 0).isEmpty():
         raise ChangesUnavailableError(LACKING)
-    return ChangedRows(now, number) if number else None
+    return now
 
 
 def _changes_of_sums(plans: SparkPlans, sums: GroupSums) -> DataFrame | None:
@@ -152,12 +147,6 @@ def _changes_of_sums(plans: SparkPlans, sums: GroupSums) -> DataFrame | None:
         return None
     moved = _summed(plans, sums, *signed)
     return moved.where(reduce(lambda one, other: one | other, [F.col(name) != 0 for name in sums.measures]))
-
-
-def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
-    if pc.min(rows[GROUP_ROWS]).as_py() < 0:
-        raise ChangesUnavailableError(LACKING)
-    return ChangedRows(frame, len(rows), rows)
 
 
 def _sums_now(sums: GroupSums, stored: DataFrame, changes: DataFrame) -> DataFrame:

@@ -195,7 +195,7 @@ class _Planned:
         self.builder.stand_for(self.planner.weight, self.weight)
         self.arrow: dict[str, pa.Table] = {}
         self._given: dict[str, Plan] = {}
-        self._relations = {each.number: each for each in root.walk()}
+        self._leaves, self._relations = leaves, {each.number: each for each in root.walk()}
 
     def _changed(self) -> list[str]:
         found = [name for name, each in self._plans.tables.items() if each.changes() is not None]
@@ -211,7 +211,10 @@ class _Planned:
 
     def relation(self, node: PlanNode) -> Rel:
         """Return an operator of the query, over what is known."""
-        return self._relations[self._plans.query.relations[node].number]
+        found = self._plans.query.relations[node]
+        if found.number not in self._relations:  # it lies below what is known
+            self._relations[found.number] = with_leaves(found, self._leaves)
+        return self._relations[found.number]
 
     def different_values(self, node: PlanNode, value: Expression) -> tuple[Rel, Expression]:
         """Return the different values of an expression over an operator's rows, and the column that they are in."""

@@ -20,7 +20,8 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.analysis.query_analysis import AnalyzedQuery
-from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys
+from iscp.views.catalyst.algebra_reader import ResultKeys
+from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.group_changes import KeyRows, changed_groups, collected_keys
 from iscp.views.changes.group_sums import (
     GroupSums,

@@ -19,12 +19,6 @@ def whole_types() -> tuple[type[T.DataType], ...]:
     return (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
-@cache
-def searched_types() -> tuple[type[T.DataType], ...]:
-    """Return the types of columns by whose values rows are searched in data files."""
-    return (*whole_types(), T.StringType, T.DateType, T.BooleanType)
-
-
 def comparable(kind: T.DataType) -> bool:
     """Return whether Spark can compare two values of the type for equality."""
     return not any(isinstance(part, (T.MapType, T.VariantType)) for part in parts_of(kind))
