@@ -61,7 +61,7 @@ class ChangedTpc:
         net = plan.net_rows()
         assert net is not None
         names = [f"r{place}" for place in range(len(root.columns))]
-        new, old = (self._text(plan.all_rows(at), names) for at in (TableRows.NEW, TableRows.OLD))
+        new, old = (self._text(plan.rows(root, at), names) for at in (TableRows.NEW, TableRows.OLD))
         shown = ", ".join(names)
         both = f"SELECT *, 1 AS w FROM ({new}) UNION ALL SELECT *, -1 FROM ({old})"
         wanted = f"SELECT {shown}, sum(w)::BIGINT AS w FROM ({both}) GROUP BY {shown} HAVING sum(w) <> 0"

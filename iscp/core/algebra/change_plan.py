@@ -143,7 +143,7 @@ class ChangePlan:
 
         Raises UnplannedError.
         """
-        changes = self._delta(self._root)
+        changes = self.changes(self._root)
         if changes is None:
             return None
         total = TypedColumn(next(self.ids), WEIGHT, "long")
@@ -154,13 +154,6 @@ class ChangePlan:
         grouped = Group((changes,), tuple(keys), tuple(items))
         changed = Expr("EqualTo", (total.value, _number(0)), "boolean")
         return Filter((grouped,), Expr("Not", (changed,), "boolean"))
-
-    def changed_rows(self) -> Rel | None:
-        """Return the changed rows with their weights, a row perhaps several times, or None if none can change.
-
-        Raises UnplannedError.
-        """
-        return self._delta(self._root)
 
     def keyed_rows(self, root: Rel | None = None) -> TouchedRows | None:
         """Return the rows of the query, or of an operator of it, by their keys, or None.
@@ -206,17 +199,6 @@ class ChangePlan:
         items = tuple(named(each.value, by_id[number]) for each, number in zip(columns, shown.ids, strict=True))
         return Project((rows,), items)
 
-    def rows(self, relation: Rel, at: TableRows) -> Rel:
-        """Return all rows of an operator of the query, after or before the changes."""
-        return self._rows_of(relation, at)
-
-    def changes(self, relation: Rel) -> Rel | None:
-        """Return the changed rows of an operator of the query, as `changed_rows` does of its result.
-
-        Raises UnplannedError.
-        """
-        return self._delta(relation)
-
     def is_shared(self, relation: Rel) -> bool:
         """Return whether the relation has keys that were touched, for which rows are read on each side of the
         changes.
@@ -242,8 +224,10 @@ class ChangePlan:
 
     # --- all rows -----------------------------------------------------------------------------------------------------
 
-    def _rows_of(self, relation: Rel, at: TableRows) -> Rel:
-        """Return the relation's rows after or before the changes; what does not change is the same."""
+    def rows(self, relation: Rel, at: TableRows) -> Rel:
+        """Return all rows of an operator of the query, after or before the changes; what does not change is the
+        same.
+        """
         if not self._is_touched(relation):
             return relation
         key = (id(relation), at)
@@ -251,7 +235,7 @@ class ChangePlan:
             if isinstance(relation, Table):
                 found: Rel = replace(relation, at=at)
             else:
-                inputs = tuple(self._rows_of(each, at) for each in relation.inputs)
+                inputs = tuple(self.rows(each, at) for each in relation.inputs)
                 found = replace(self._with_values(relation, at), inputs=inputs)
             self._rows[key] = found
         return self._rows[key]
@@ -260,17 +244,20 @@ class ChangePlan:
         """Return the operator with the values that its subqueries have after or before the changes."""
         if not self._has_changed_value(relation):
             return relation
-        return with_expressions(relation, lambda each: with_plans(each, lambda plan: self._rows_of(plan, at)))
+        return with_expressions(relation, lambda each: with_plans(each, lambda plan: self.rows(plan, at)))
 
     # --- changed rows -------------------------------------------------------------------------------------------------
 
-    def _delta(self, relation: Rel) -> Rel | None:
-        """Return the relation's changed rows with their weights, or None if none can change."""
+    def changes(self, relation: Rel) -> Rel | None:
+        """Return the changed rows of an operator of the query with their weights, or None if none can change.
+
+        A row may come several times. Raises UnplannedError.
+        """
         if id(relation) not in self._deltas:
-            self._deltas[id(relation)] = self._changes(relation) if self._is_touched(relation) else None
+            self._deltas[id(relation)] = self._changes_of(relation) if self._is_touched(relation) else None
         return self._deltas[id(relation)]
 
-    def _changes(self, relation: Rel) -> Rel:
+    def _changes_of(self, relation: Rel) -> Rel:
         weight = self.weight
         if self._has_changed_value(relation):
             return self._filtered(relation) if isinstance(relation, Filter) else self._whole(relation)
@@ -291,7 +278,7 @@ class ChangePlan:
                 below = self._changed_input(relation)
                 return replace(relation, inputs=(below,), fields=(*relation.fields, weight), rows=rows)
             case Union():
-                changes = tuple(found for each in relation.inputs if (found := self._delta(each)) is not None)
+                changes = tuple(found for each in relation.inputs if (found := self.changes(each)) is not None)
                 return replace(relation, inputs=changes, fields=(*relation.fields, weight))
             case Join():
                 return self._joined(relation)
@@ -304,8 +291,8 @@ class ChangePlan:
         now, before = (self._with_values(relation, at) for at in (TableRows.NEW, TableRows.OLD))
         assert isinstance(now, Filter)
         assert isinstance(before, Filter)
-        rows = self._rows_of(relation.inputs[0], TableRows.OLD)
-        changes = self._delta(relation.inputs[0])
+        rows = self.rows(relation.inputs[0], TableRows.OLD)
+        changes = self.changes(relation.inputs[0])
         sides = ((now, before, 1), (before, now, -1))
         parts = [
             self._weighted(replace(unmet, inputs=(replace(met, inputs=(rows,)),), untrue=True), weight)
@@ -316,13 +303,13 @@ class ChangePlan:
         return Union(tuple(parts), (*relation.columns, self.weight))
 
     def _changed_input(self, relation: Rel) -> Rel:
-        found = self._delta(relation.inputs[0])
+        found = self.changes(relation.inputs[0])
         assert found is not None, "an operator of one input changes as that does"
         return found
 
     def _joined(self, join: Join) -> Rel:
         left, right = join.inputs
-        changes = [self._delta(each) for each in join.inputs]
+        changes = [self.changes(each) for each in join.inputs]
         linear = _LINEAR.get(join.kind, ())
         changed = {place for place, each in enumerate(changes) if each is not None}
         if not changed <= {*linear} or len(changed) > len(linear):
@@ -332,8 +319,8 @@ class ChangePlan:
             return self._by_condition(join, linear[0]) if join.condition and linear else self._whole(join)
         columns = (*join.columns, self.weight)
         pairs = (
-            (changes[LEFT], self._rows_of(right, TableRows.OLD)),
-            (self._rows_of(left, TableRows.NEW), changes[RIGHT]),
+            (changes[LEFT], self.rows(right, TableRows.OLD)),
+            (self.rows(left, TableRows.NEW), changes[RIGHT]),
         )
         parts = [replace(join, inputs=(one, other)) for one, other in pairs if one is not None and other is not None]
         ordered = tuple(Project((each,), tuple(column.value for column in columns)) for each in parts)
@@ -351,18 +338,18 @@ class ChangePlan:
             return replace(join, inputs=(rows, others) if place == LEFT else (others, rows))
 
         columns, parts = (*join.columns, self.weight), list[Rel]()
-        if (changes := self._delta(own)) is not None:
-            joined = over(changes, self._rows_of(other, TableRows.NEW))
+        if (changes := self.changes(own)) is not None:
+            joined = over(changes, self.rows(other, TableRows.NEW))
             parts.append(Project((joined,), tuple(each.value for each in columns)))
-        if (met := self._delta(other)) is not None:
-            rows = Join((self._rows_of(own, TableRows.OLD), met), JoinKind.LEFT_SEMI, join.condition)
-            now, before = (over(rows, self._rows_of(other, at)) for at in (TableRows.NEW, TableRows.OLD))
+        if (met := self.changes(other)) is not None:
+            rows = Join((self.rows(own, TableRows.OLD), met), JoinKind.LEFT_SEMI, join.condition)
+            now, before = (over(rows, self.rows(other, at)) for at in (TableRows.NEW, TableRows.OLD))
             parts += self._difference(now, before).inputs
         return Union(tuple(parts), columns)
 
     def _whole(self, relation: Rel) -> Rel:
         """Return all rows afterwards, and all before with the opposite weight."""
-        return self._difference(*(self._rows_of(relation, at) for at in (TableRows.NEW, TableRows.OLD)))
+        return self._difference(*(self.rows(relation, at) for at in (TableRows.NEW, TableRows.OLD)))
 
     def _by_key(self, relation: Rel, keys: Keys) -> Rel:
         return self._difference(*(self._touched_rows(relation, keys, at) for at in (TableRows.NEW, TableRows.OLD)))
@@ -383,7 +370,7 @@ class ChangePlan:
             columns = tuple(TypedColumn(next(self.ids), f"key{place}", each.type) for place, each in enumerate(first))
             parts = []
             for place, expressions in keys.items():
-                changes = self._delta(relation.inputs[place])
+                changes = self.changes(relation.inputs[place])
                 if changes is not None:
                     items = tuple(named(each, column) for each, column in zip(expressions, columns, strict=True))
                     parts.append(Project((changes,), items))
@@ -398,9 +385,7 @@ class ChangePlan:
         """Return the operator's rows of the keys that changed rows have."""
         found, columns = self._touched_keys(relation, keys)
         inputs = tuple(
-            reduced_to_keys(self._rows_of(each, at), keys[place], found, columns)
-            if place in keys
-            else self._rows_of(each, at)
+            reduced_to_keys(self.rows(each, at), keys[place], found, columns) if place in keys else self.rows(each, at)
             for place, each in enumerate(relation.inputs)
         )
         return replace(relation, inputs=inputs)

@@ -79,7 +79,7 @@ def plan_kept_rows(kept: KeptInput, changed: Iterable[str]) -> tuple[ChangePlan,
 
 
 def _by_sums(kept: KeptInput, group: Group, plan: ChangePlan) -> tuple[ChangePlan, KeptRows] | None:
-    changes = plan.changed_rows()
+    changes = plan.changes(group.inputs[0])
     sums = GroupTotals.of(group, Table((), (), "kept", TableRows.STATE), plan.ids)
     if changes is None or sums is None:
         return None

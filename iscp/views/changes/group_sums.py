@@ -100,9 +100,9 @@ def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
     return GroupSums(node, functions) if keyed else None
 
 
-def all_sums(plans: SparkPlans, sums: GroupSums, at: TableRows = TableRows.NEW) -> DataFrame:
-    """Return the sums of all rows, as they are or as they were."""
-    return _summed(plans, sums, plans.rows(sums.node.inputs[0], at), None)
+def all_sums(plans: SparkPlans, sums: GroupSums) -> DataFrame:
+    """Return the sums of all rows."""
+    return _summed(plans, sums, plans.rows(sums.node.inputs[0], TableRows.NEW), None)
 
 
 def combined_sums(sums: GroupSums, parts: DataFrame) -> DataFrame:

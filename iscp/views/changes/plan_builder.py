@@ -58,7 +58,7 @@ class PlanBuilder:
         match relation:
             case Table():
                 return self._leaf(relation)
-            case Union():
+            case Union() if self._adds_weight(relation) or relation.number not in self.nodes:
                 return self._union(relation)
             case _ if relation.number in self.nodes:
                 return self._of_query(relation, self.nodes[relation.number])
@@ -114,7 +114,7 @@ class PlanBuilder:
             case Project():
                 more = [each.column for each in relation.items[len(catalyst.ids(node.plan)) :]]
                 return catalyst.project(self._listed(plan.projectList(), self.attributes(more, inputs)), inputs[0])
-            case Expand() if len(relation.fields) > len(catalyst.ids(node.plan)):
+            case Expand() if self._adds_weight(relation):
                 return catalyst.expand(plan, self._attribute(relation.fields[-1].id, inputs), inputs[0])
             case Filter(untrue=True):
                 return catalyst.filter(catalyst.untrue(plan.condition()), inputs[0])
@@ -123,6 +123,11 @@ class PlanBuilder:
                 return self._project([each.value for each in relation.fields], whole, relation)
             case _:
                 return catalyst.with_inputs(plan, inputs)
+
+    def _adds_weight(self, relation: Union | Expand) -> bool:
+        """Return whether the rows have one column more than those of the query's operator."""
+        node = self.nodes.get(relation.number)
+        return node is not None and len(relation.fields) > len(self.catalyst.ids(node.plan))
 
     def _with_values(self, relation: Rel, node: PlanNode) -> Plan:
         """Return the operator with the values that its subqueries and the clock have."""

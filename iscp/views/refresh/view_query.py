@@ -154,7 +154,9 @@ class ViewQuery:
 
     def plans_at_ends(self) -> SparkPlans:
         """Return plans at the ends, with the totals that are known."""
-        change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
+        ends = {name: self.end.tables[uri].to for name, uri in self.view.tables.items()}
+        fixed = {name: self._fixed(self.view.tables[name], to.version, to.at_s) for name, to in ends.items()}
+        change = {name: TableChange(rows, lambda: None) for name, rows in fixed.items()}
         instants = Instants(self.end.instant_s, self.end.instant_s)
         totals = self._totals or KnownTotals(after=dict(self.given.totals))
         query = self.analyzed
@@ -177,11 +179,11 @@ class ViewQuery:
             return None
         if spans is None:
             return all_sums(self.plans_at_ends(), sums)
-        named = self.view.tables.items()
-        tables = {name: TableChange(self._opener(uri, spans.by_uri[uri]), lambda: None) for name, uri in named}
-        return all_sums(
-            SparkPlans(self.analyzed.catalyst, self.analyzed.algebra, tables, Instants()), sums, TableRows.OLD
-        )
+        query, tables = self.analyzed, {}
+        for name, uri in self.view.tables.items():
+            span = spans.by_uri[uri]
+            tables[name] = TableChange(self._fixed(uri, span.from_version, span.from_at_s), lambda: None)
+        return all_sums(SparkPlans(query.catalyst, query.algebra, tables, Instants()), sums)
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
@@ -282,9 +284,13 @@ class ViewQuery:
         load = partial(self.source.snapshot, self.session, uri, version, listed=self.listed)
         return self.recent.open(self.session, where, load, 2 * len(self.end.tables))
 
-    def _opener(self, uri: str, span: SourceRange | None) -> Callable[[TableRows], DataFrame]:
+    def _fixed(self, uri: str, version: int, at_s: float) -> Callable[[TableRows], DataFrame]:
+        """Return a function for a table that stays as it is at a version."""
+        return lambda _: self._rows(uri, version, at_s)
+
+    def _opener(self, uri: str, span: SourceRange) -> Callable[[TableRows], DataFrame]:
         def rows(at: TableRows) -> DataFrame:
-            if span is not None and at is TableRows.OLD:
+            if at is TableRows.OLD:
                 return self._rows(uri, span.from_version, span.from_at_s)
             to = self.end.tables[uri].to
             return self._rows(uri, to.version, to.at_s)

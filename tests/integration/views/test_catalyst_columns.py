@@ -44,14 +44,6 @@ def test_names_and_ids_are_those_of_each_column(session: SparkSession, catalyst:
     assert (catalyst.names(nothing), catalyst.ids(nothing)) == ([], [])
 
 
-def test_what_is_passed_on_are_columns_and_other_names_of_them(session: SparkSession, catalyst: Catalyst) -> None:
-    (id_,) = catalyst.ids(catalyst.plan_of(source := session.range(2)))
-    plan = catalyst.plan_of(source.select("id", F.col("id").alias("x"), (F.col("id") + 1).alias("y"), F.lit(1)))
-    same, other, *_ = catalyst.ids(plan)
-    assert catalyst.passed(plan.projectList()) == {same: id_, other: id_}
-    assert same == id_ != other
-
-
 def test_renamed_columns_have_names_ids_and_values_in_their_places(session: SparkSession, catalyst: Catalyst) -> None:
     like, child = catalyst.plan_of(odd(session)), catalyst.plan_of(odd(session))
     renamed = catalyst.renamed(child, like)
@@ -59,17 +51,6 @@ def test_renamed_columns_have_names_ids_and_values_in_their_places(session: Spar
     assert [tuple(each) for each in catalyst.frame(renamed).collect()] == [(*range(8),), (*range(1, 9),)]
     with pytest.raises(IllegalArgumentException, match="are not as many columns as"):
         catalyst.renamed(catalyst.plan_of(session.range(2)), like)
-
-
-def test_a_weight_comes_last_under_a_new_id(session: SparkSession, catalyst: Catalyst) -> None:
-    like = catalyst.plan_of(odd(session))
-    weighted = odd(session).withColumn("w", F.lit(-1))
-    signed = catalyst.signed(catalyst.plan_of(weighted), like, "weight")
-    *ids, weight = catalyst.ids(signed)
-    assert (catalyst.names(signed), ids) == ([*ODD, "weight"], catalyst.ids(like))
-    assert weight not in [*ids, *catalyst.ids(catalyst.plan_of(weighted))]
-    with pytest.raises(IllegalArgumentException, match="are not one more column than"):
-        catalyst.signed(like, like, "weight")
 
 
 def test_columns_that_are_not_there_are_null_in_their_places(session: SparkSession, catalyst: Catalyst) -> None:

@@ -83,9 +83,6 @@ def test_rows_that_are_equal_and_differ_are_netted_each_for_itself(spark_runtime
     rows = session.createDataFrame(
         [(-0.0, 1.0, "p", 1), (0.0, 1.0, "p", -1), (None, -0.0, "p", 1)], f"{columns}, w long"
     )
-    zeros = netted(rows.withColumnRenamed("w", WEIGHT), by_sign=True)
-    held = sorted(str(tuple(row)) for row in zeros.collect())
-    assert held == ["(-0.0, 1.0, 'p', 1)", "(0.0, 1.0, 'p', -1)", "(None, -0.0, 'p', 1)"]
     assert netted(rows.withColumnRenamed("w", WEIGHT)).count() == 1
     texts = session.sql("SELECT c COLLATE UTF8_LCASE AS c, w FROM VALUES ('p', 1L), ('P', -1L), ('p', 1L) AS t(c, w)")
     assert sorted(netted(texts.withColumnRenamed("w", WEIGHT)).collect()) == [("P", -1), ("p", 2)]
@@ -96,8 +93,8 @@ def lakes(tmp_path: Path, spark_runtime: SparkRuntime) -> LakeCheck:
     return LakeCheck(spark_runtime, tmp_path)
 
 
-def test_a_change_that_spark_fails_to_optimize_leads_to_a_recomputation(lakes: LakeCheck) -> None:
-    """A rule of its optimizer leaves columns of this union without names (seed 90188)."""
+def test_a_union_that_spark_fails_to_optimize_in_some_plans_is_followed(lakes: LakeCheck) -> None:
+    """A rule of its optimizer leaves columns of this union without names where all rows have ids of their own."""
     numbered = Measured(0, (Expression(),))
     others = Windows(0, Groups(0, Relation(), (Call(0, (Expression(),)),)), (numbered,))
     case = Case(
@@ -107,7 +104,7 @@ def test_a_change_that_spark_fails_to_optimize_leads_to_a_recomputation(lakes: L
     )
     lakes.by_spark = True
     assert lakes.check(case) is None
-    assert lakes.strategies == {"full": 2}
+    assert lakes.strategies == {"full": 1, "incremental": 1}
 
 
 @pytest.mark.parametrize(

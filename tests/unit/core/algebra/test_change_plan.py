@@ -173,10 +173,10 @@ def test_keys_go_down_to_the_tables() -> None:
     ],
 )
 def test_what_only_spark_has_is_planned_by_what_is_known_of_it(opaque: Opaque, read: set[str]) -> None:
-    changes = ChangePlan(opaque, ["items"]).changed_rows()
+    changes = ChangePlan(opaque, ["items"]).changes(opaque)
     assert changes is not None
     assert {f"{each.at}:{each.name}" for each in changes.tables()} == read
-    assert ChangePlan(opaque, ["orders"]).changed_rows() is None
+    assert ChangePlan(opaque, ["orders"]).changes(opaque) is None
 
 
 def test_windows_have_their_partitions_recomputed() -> None:

@@ -71,7 +71,7 @@ def store(kept: KeptInput, found: KeptRows, lake: Lake) -> None:
     plan = ChangePlan(kept.part.inputs[0], NAMES)
     sums = GroupTotals.of(kept.part, Table((), (), "kept", TableRows.STATE), plan.ids)
     assert sums is not None
-    rows = plan.all_rows(TableRows.NEW)
+    rows = plan.rows(kept.part.inputs[0], TableRows.NEW)
     one = Expr("Alias", (number(1),), "long", (plan.weight.id, plan.weight.name))
     weighted = Project((rows,), (*(each.value for each in rows.columns), one))
     DUCKS.keep(sums.rows, sums.moved(weighted, plan.weight))

@@ -53,6 +53,24 @@ def test_changes_over_lookups_are_the_same(
     check_lookups(root, old, new, changed, large)
 
 
+@some(120)
+@given(queries(), LAKES, LAKES, st.sampled_from((NAMES[:1], NAMES)), LARGE, st.booleans())
+def test_changes_over_some_lookups_are_the_same_where_tables_may_be_read_whole(
+    root: Rel, old: Lake, new: Lake, changed: tuple[str, ...], large: tuple[str, ...], shared: bool
+) -> None:
+    plan = ChangePlan(root, changed)
+    net = plan.net_rows()
+    if net is None:
+        return
+    lookups = LookupPlan(plan.ids, large, plan.is_shared if shared else lambda _: False)
+    found = lookups.over_some_lookups(net)
+    DUCKS.have(old, {name: new[name] if name in changed else old[name] for name in NAMES})
+    wanted = DUCKS.bag(net)
+    for step in lookups.steps:
+        DUCKS.step(step)
+    assert DUCKS.bag(found) == wanted
+
+
 @pytest.mark.full
 @pytest.mark.timeout(7_200)
 @some(20_000)

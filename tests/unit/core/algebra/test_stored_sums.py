@@ -56,7 +56,7 @@ def store(root: Rel, lake: Lake) -> None:
     plan = ChangePlan(top.inputs[0], NAMES)
     sums = GroupTotals.of(top, Table((), (), "sums", TableRows.STATE), plan.ids)
     assert sums is not None
-    rows = plan.all_rows(TableRows.NEW)
+    rows = plan.rows(top.inputs[0], TableRows.NEW)
     one = Expr("Alias", (number(1),), "long", (plan.weight.id, plan.weight.name))
     DUCKS.have(lake, lake)
     weighted = Project((rows,), (*(each.value for each in rows.columns), one))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from iscp.core.query.refresh_choice import (
     BUDGET_LEAST_S,
-    BUILDS,
     COLD_FACTOR,
     MAGNITUDE,
     MAGNITUDE_SAMPLES_MAX,
@@ -154,7 +153,6 @@ def test_a_table_that_has_grown_is_expected_to_take_longer_in_full() -> None:
 def test_a_refresh_by_changes_may_take_as_long_as_a_full_one_if_the_policy_leaves_the_choice() -> None:
     assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM).budget_s == pytest.approx(10.0)
     assert choose_strategy(Policy.AUTO, 1_000, 2_000_000, WARM).budget_s == pytest.approx(20.0)
-    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM).build_s == pytest.approx(BUILDS * 10.0)
     quick = (RefreshSample(Strategy.FULL, 1_000_000, 0.01),)
     assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, quick).budget_s == BUDGET_LEAST_S
     assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, ()).budget_s == inf, "nobody knows how long a full one takes"

@@ -63,18 +63,6 @@ public final class PlanColumns {
         return names.toString();
     }
 
-    /** Of those that are columns of an input, or give one another name: `id:id of the input's`, separated by spaces. */
-    public static String passed(Seq<? extends Expression> columns) {
-        StringJoiner passed = new StringJoiner(" ");
-        for (Expression each : CollectionConverters.asJava(columns)) {
-            Expression inner = each instanceof Alias ? ((Alias) each).child() : each;
-            if (inner instanceof AttributeReference) {
-                passed.add(((NamedExpression) each).exprId().id() + ":" + ((Attribute) inner).exprId().id());
-            }
-        }
-        return passed.toString();
-    }
-
     /** The value under a new id. */
     public static Alias alias(Expression value, String name) {
         return under(value, name, NamedExpression.newExprId());
@@ -93,18 +81,6 @@ public final class PlanColumns {
             throw new IllegalArgumentException(there + " are not as many columns as " + wanted);
         }
         return project(underIds(there, wanted), child);
-    }
-
-    /** As `renamed` of all columns but the last, and that under this name and a new id. */
-    public static Project signed(LogicalPlan child, LogicalPlan like, String weight) {
-        List<Attribute> there = columns(child);
-        List<Attribute> wanted = columns(like);
-        if (there.size() != wanted.size() + 1) {
-            throw new IllegalArgumentException(there + " are not one more column than " + wanted);
-        }
-        List<NamedExpression> named = underIds(there, wanted);
-        named.add(alias(there.get(wanted.size()), weight));
-        return project(named, child);
     }
 
     /**
