@@ -44,6 +44,7 @@ from iscp.views.duck.duck_refresh import (
     with_op,
 )
 from iscp.views.duck.view_tables import ViewTables, columns_read
+from iscp.views.refresh.agreed_end import AgreedEnd, agree_on_end
 from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
@@ -133,8 +134,10 @@ class ViewConsumer(Consumer):
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
-            end = self._end(order.to)
-            done = self._refresh(context, order, end)
+            agreed = self._agreed_end(self._end(order.to), None if order.full else context.position)
+            if (end := agreed.end) is None:
+                return agreed.put_off(context.position)
+            done = agreed.noted(self._refresh(context, order, end))
             self._note.store()
         if done.strategy == Strategy.FULL:
             size = size_of_tables(self._source, done.consumed.position.sources)
@@ -159,6 +162,13 @@ class ViewConsumer(Consumer):
                 log.warning("view.recomputed", extra=logged_job(context.row) | {"reason": reason})
         warn = not order.full and self._view.policy is not Policy.FULL
         return self._recompute(context, end, reason, warn=warn, builds=bool(order.full))
+
+    def _agreed_end(self, newest: RefreshEnd, position: Position | None) -> AgreedEnd:
+        """Return an end that mixes no versions of a table as far as that can be; without a position, as where all rows
+        are computed anyway, say what the newest versions mix.
+        """
+        names, memory, limit_s = self._view.query.tables, self._memory.agreement, self._view.waits_for_s
+        return agree_on_end(self._source, newest, position, names, memory, limit_s, self._clock.monotonic_s())
 
     def _end(self, own: SourceRange) -> RefreshEnd:
         uris = sorted(set(self._view.query.tables.values()))

@@ -11,6 +11,7 @@ from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.changes.plan_leaves import BuildTimer
+from iscp.views.refresh.agreed_end import Agreement
 from iscp.views.refresh.query_note import QueryNote
 
 SERVED_LEAST = 3
@@ -66,6 +67,7 @@ class ViewMemory:
         self.worth = StoringWorth()
         self._builds = 0
         self.sizes = TableSizes()
+        self.agreement = Agreement()
         self.note: QueryNote | None = None
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
