@@ -98,10 +98,10 @@ class JobOutcome:
     is wrong. `verified` is what a comparison found, if that was the purpose. `sources` says for a job of several tables
     how far each was read; it is empty where that was not seen. `strategy` and `strategy_reason` say how a query's rows
     were brought up to date, and why so; `rows_in` and `parts_s` are those of HistoryEntry, `due_at_s` that of
-    Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet. `usage` is what the node
-    has measured of its work: the schedule adds for how long it has waited, and what it has waited for. With
-    `committed`, `target_version` is the sink's own version that has it; -1: it is not known. `spark` says why it needed
-    Spark, where that starts when something needs it; None: it did not.
+    Refreshed, and so are `waits_for` and `wait_s`. With `build` the job waits for a build by ranges, and has applied
+    nothing yet. `usage` is what the node has measured of its work: the schedule adds for how long it has waited, and
+    what it has waited for. With `committed`, `target_version` is the sink's own version that has it; -1: it is not
+    known. `spark` says why it needed Spark, where that starts when something needs it; None: it did not.
     """
 
     row: JobRow
@@ -124,6 +124,8 @@ class JobOutcome:
     rows_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
     due_at_s: float = 0.0
+    waits_for: str = ""
+    wait_s: float = 0.0
     build: BuildRequest | None = None
     usage: Usage | None = None
     target_version: int = -1
