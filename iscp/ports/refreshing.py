@@ -15,13 +15,14 @@ class RefreshOrder:
     """Orders a consumer that reads its tables itself to bring its sink to their versions.
 
     `to` is the empty range at the version of the job's own table; the consumer takes the newest version of the others,
-    or earlier ones of all, if the newest do not fit each other.
+    or earlier ones of all, if the newest do not fit each other. `ends` are versions that it does not go beyond, by URI.
     `full` says why the sink has to be recomputed from all rows, and is empty if it need not be.
     """
 
     to: SourceRange
     bounds: Bounds
     full: str = ""
+    ends: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

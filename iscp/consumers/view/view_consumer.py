@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -49,7 +49,15 @@ from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
-from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables
+from iscp.views.refresh.table_spans import (
+    NO_ENDS,
+    RefreshEnd,
+    Spans,
+    later_ends,
+    newest_until,
+    resolve_spans,
+    size_of_tables,
+)
 from iscp.views.refresh.view_memory import ViewMemory
 from iscp.views.refresh.view_query import ViewQuery
 
@@ -134,7 +142,8 @@ class ViewConsumer(Consumer):
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
-            agreed = self._agreed_end(self._end(order.to), None if order.full else context.position)
+            newest = self._end(order.to, later_ends(order.ends, context.position.sources))
+            agreed = self._agreed_end(newest, None if order.full else context.position)
             if (end := agreed.end) is None:
                 return agreed.put_off(context.position)
             done = agreed.noted(self._refresh(context, order, end))
@@ -170,9 +179,9 @@ class ViewConsumer(Consumer):
         names, memory, limit_s = self._view.query.tables, self._memory.agreement, self._view.waits_for_s
         return agree_on_end(self._source, newest, position, names, memory, limit_s, self._clock.monotonic_s())
 
-    def _end(self, own: SourceRange) -> RefreshEnd:
+    def _end(self, own: SourceRange, ends: Mapping[str, int] = NO_ENDS) -> RefreshEnd:
         uris = sorted(set(self._view.query.tables.values()))
-        newest = {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
+        newest = {uri: own if uri == self._own else newest_until(self._source, uri, ends.get(uri)) for uri in uris}
         return RefreshEnd(newest, exact_instant_s(self._clock.now_s()))
 
     def _query(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:

@@ -61,6 +61,7 @@ class Bounds:
 class Iteration:
     """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest), or what `purpose` says.
 
+    Jobs that read further tables themselves go no further than to the version of each that `ends` has by its URI.
     Invariant: all jobs are of the table `table_id` at `table_uri`. `number` identifies an iteration of a node. `epoch`:
     the node's life under which it may write; not under a later one, for by then another node may have the shard.
     `trace` is the context of what led to it (iscp.core.values.trace_context), and `submitted_at_s` when it was queued;
@@ -78,6 +79,7 @@ class Iteration:
     epoch: int = 0
     trace: str = ""
     submitted_at_s: float = 0.0
+    ends: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def account(self) -> str:

@@ -58,7 +58,10 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
             # This is so for all rebuilds: what a former registration has under way fails at the sink from here on.
             frame = ports.source.snapshot(session, uri, span.to.version)
             job_run = replace(job_run, position=consumer.claim(ports.context(session, job_run, span, run.guard), frame))
-        context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, full)
+        context, order = (
+            ports.context(session, job_run, span, run.guard),
+            RefreshOrder(span, run.bounds, full, run.iteration.ends),
+        )
         if full == FIRST_BUILD and ranged is not None:
             waits = request_build(run, job_run, span, lambda: ranged.range_terms(context, order))
             if waits is not None:
