@@ -221,5 +221,6 @@ def _words(mix: Mix, called: Mapping[str, str], places: Mapping[str, str]) -> st
     def stand(each: Stand) -> str:
         return f"at versions {each.high} and {each.low}" if each.mixed else f"at version {each.high}"
 
-    each = sorted((called.get(uri, uri), found) for uri, found in mix.stands.items())
-    return f"of {places.get(mix.table_id, mix.table_id)}, " + ", ".join(f"{name} is {stand(at)}" for name, at in each)
+    (first, at), *others = sorted((called.get(uri, uri), found) for uri, found in mix.stands.items())
+    common = f"{first} is {stand(at)} of {places.get(mix.table_id, mix.table_id)}"
+    return ", ".join([common, *(f"{name} {stand(at)}" for name, at in others)])

@@ -68,8 +68,8 @@ def test_a_view_waits_until_both_views_that_it_reads_have_come_to_one_version(di
     diamond.insert()
     waiting = diamond.run("va", "vc")
     assert not waiting.committed
-    assert waiting.waits_for.startswith("vb (of ")
-    assert "va is at version 1, vb is at version 0" in waiting.waits_for
+    place = diamond.lake.uris["t"]
+    assert waiting.waits_for == f"vb (va is at version 1 of {place}, vb at version 0)"
     assert waiting.wait_s == pytest.approx(WAITS_FOR_S)
     assert diamond.row("vc") == {"n": before, "m": before}
     done = diamond.run("vb", "vc")
@@ -100,7 +100,7 @@ def test_after_its_wait_a_view_mixes_versions_and_says_so_until_it_does_not_any_
     diamond.clock.advance(WAITS_FOR_S)
     mixed = diamond.run("vc")
     assert (mixed.committed, mixed.waits_for) == (True, "")
-    assert "its rows mix versions of a table: of " in mixed.warning
+    assert "its rows mix versions of a table: va is at version 1 of " in mixed.warning
     assert mixed.warning in mixed.strategy_reason
     assert diamond.row("vc") == {"n": diamond.count, "m": before}
     diamond.insert()
