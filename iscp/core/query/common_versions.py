@@ -108,7 +108,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VersionChoice:
     """The versions to which a view is refreshed; None: it is not.
 
     `mix` is what the newest versions would mix. If it is given, and `waits` is True, the view waits for the tables that
@@ -130,24 +130,24 @@ def choose_versions(
     held: Mapping[str, Held],
     now_s: float,
     limit_s: float,
-) -> Choice:
+) -> VersionChoice:
     """Choose the versions of a refresh at `now_s`. `floor`: those at which the view is; None: it does not wait.
 
     `held` is that of the last choice, and `limit_s` how long a table is held at one version at most.
     """
     mix = find_mix({uri: stands_at(uri, version) for uri, version in newest.items()})
     if mix is None:
-        return Choice(newest)
+        return VersionChoice(newest)
     if floor is None or _given_up(mix, newest, floor, stands_at):
-        return Choice(newest, mix)
+        return VersionChoice(newest, mix)
     versions = common_versions(newest, floor, stands_at)
     read = floor if versions is None else versions
     older = {uri: Held(read[uri], now_s) for uri in newest if read[uri] < newest[uri]}
     older = {uri: held[uri] if uri in held and held[uri].version == new.version else new for uri, new in older.items()}
     wait_s = min((each.since_s for each in older.values()), default=now_s) + limit_s - now_s
     if not older or wait_s <= 0:
-        return Choice(newest, mix)
-    return Choice(versions, mix, True, wait_s, older)
+        return VersionChoice(newest, mix)
+    return VersionChoice(versions, mix, True, wait_s, older)
 
 
 def _given_up(mix: Mix, newest: Mapping[str, int], floor: Mapping[str, int], stands_at: StandsAt) -> bool:

@@ -15,8 +15,13 @@ VIEW_KIND = "view"
 REFRESH_POLICIES = ("auto", "incremental", "strict", "full")
 """The ways in which a view may be refreshed; the first is the default, and is not written into a spec."""
 
-WAITS_FOR_S, WAITS_FOR_MAX_S = 10.0, 86_400.0
-"""Seconds that a view waits for tables that are behind others which it reads: by default, and at the most."""
+WAITS_FOR_S = 10.0
+"""Seconds that a view waits at most for tables that are behind others which it reads, where `waits_for_s` is not given;
+then it is refreshed without them, and says that its rows are mixed.
+"""
+
+WAITS_FOR_MAX_S = 86_400.0
+"""Most seconds for `waits_for_s` of a view; more are refused."""
 
 OPTIONS_FIELD = "spec.iteration.consumer.options"
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from iscp.core.query.common_versions import Choice, Held, Mix, Stand, Stands, choose_versions, find_mix, merged_stands
+from iscp.core.query.common_versions import (
+    VersionChoice,
+    Held,
+    Mix,
+    Stand,
+    Stands,
+    choose_versions,
+    find_mix,
+    merged_stands,
+)
 from iscp.core.values.watermark import Position, SourceMarks
 from iscp.ports.consumer import Consumed
 from iscp.ports.refreshing import Refreshed
@@ -203,7 +212,7 @@ def _floor(position: Position, newest: RefreshEnd) -> dict[str, int]:
     return found
 
 
-def _is_there(choice: Choice, floor: Mapping[str, int] | None, position: Position | None) -> bool:
+def _is_there(choice: VersionChoice, floor: Mapping[str, int] | None, position: Position | None) -> bool:
     """Return whether the view is at the chosen versions, and its rows do not depend on the time."""
     if choice.versions is None:
         return True

@@ -70,6 +70,7 @@ class Runs:
         return found
 
     def row(self) -> dict[str, int]:
+        row: dict[str, int]
         (row,) = read(self._at("vc")).to_pylist()
         return row
 

@@ -42,6 +42,7 @@ class Views:
         self.lake._insert("t")
 
     def row(self, name: str) -> dict[str, int]:
+        row: dict[str, int]
         (row,) = read(self.views[name].target).to_pylist()
         return row
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.query.common_versions import (
-    Choice,
+    VersionChoice,
     Held,
     Mix,
     Stand,
@@ -37,13 +37,13 @@ def stands_at(uri: str, version: int) -> Stands:
 
 def choose(
     newest: Mapping[str, int], floor: Mapping[str, int] | None, held: Mapping[str, Held], now_s: float
-) -> Choice:
+) -> VersionChoice:
     return choose_versions(newest, floor, stands_at, held, now_s, LIMIT_S)
 
 
 def test_tables_that_stand_at_one_version_are_read_as_they_are() -> None:
     newest = {"a": 6, "b": 3}
-    assert choose(newest, {"a": 0, "b": 0}, {}, 5.0) == Choice(newest)
+    assert choose(newest, {"a": 0, "b": 0}, {}, 5.0) == VersionChoice(newest)
 
 
 def test_a_table_that_is_ahead_is_read_as_it_was() -> None:
@@ -137,7 +137,7 @@ class World:
         below = merged_stands(self.stands_at(each, at) for each, at in made_of.items())
         return {**below, name: Stand(version, version)}
 
-    def choose(self, node: Node) -> Choice:
+    def choose(self, node: Node) -> VersionChoice:
         newest = {name: len(self.nodes[name].commits) - 1 for name in node.reads}
         return choose_versions(newest, node.commits[-1], self.stands_at, node.held, self.now_s, LIMIT_S)
 

@@ -58,13 +58,13 @@ class Tables:
 
 
 def versions(found: AgreedEnd) -> dict[str, int] | None:
-    return found.end and {uri[1:]: each.to.version for uri, each in found.end.tables.items()}
+    return None if found.end is None else {uri[1:]: each.to.version for uri, each in found.end.tables.items()}
 
 
 def diamond() -> Tables:
     """T has three versions. A stands at the newest, B at the one before."""
-    a = [made_of(t=version) for version in range(3)]
-    return Tables({"t": [ROWS, ROWS, ROWS], "a": a, "b": [made_of(t=0), made_of(t=1)], "u": [ROWS]})
+    follows: list[CommitOrigin | None] = [made_of(t=version) for version in range(3)]
+    return Tables({"t": [ROWS, ROWS, ROWS], "a": follows, "b": follows[:2], "u": [ROWS]})
 
 
 def test_a_view_of_base_tables_reads_no_commit_for_this() -> None:
