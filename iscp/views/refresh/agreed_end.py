@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from iscp.core.query.common_versions import (
-    VersionChoice,
     Held,
     Mix,
     Stand,
     Stands,
+    VersionChoice,
     choose_versions,
     find_mix,
     merged_stands,

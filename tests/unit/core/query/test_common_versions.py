@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.query.common_versions import (
-    VersionChoice,
     Held,
     Mix,
     Stand,
     Stands,
+    VersionChoice,
     choose_versions,
     common_versions,
     find_mix,
