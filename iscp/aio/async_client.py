@@ -146,6 +146,7 @@ class AsyncClient:
         refresh: str = "",
         deletion_vectors: bool = True,
         hold: float = 0.0,
+        waits_for: float | None = None,
         account: str = "",
         **run: Unpack[RunFields],
     ) -> RegisterResult:
@@ -154,11 +155,15 @@ class AsyncClient:
         `tables` has the place of each table in the query; the job is registered on the first. `refresh`: auto (the
         default), incremental, strict or full. `deletion_vectors`: the target may have them, so that a change rewrites
         none of its files; not all who read Delta tables know them. `hold`: seconds, at most 30 days, for which the
-        tables themselves are altered to retain removed files and old commits, until the view is dropped. `every` alone
-        makes it periodic. Raises InvalidRequest for a query that cannot be maintained.
+        tables themselves are altered to retain removed files and old commits, until the view is dropped. `waits_for`:
+        seconds, at most a day, for which the view waits until tables that follow from one table have come to one
+        version of it (None: 10). `every` alone makes it periodic. Raises InvalidRequest for a query that cannot be
+        maintained.
         """
         require(tables, Mapping, "tables", "places by the names of the query's tables")
-        view = ViewFields(sql, tables, target, refresh, run, deletion_vectors, require_seconds(hold, "hold"))
+        waits_for_s = None if waits_for is None else require_seconds(waits_for, "waits_for")
+        hold_s = require_seconds(hold, "hold")
+        view = ViewFields(sql, tables, target, refresh, run, deletion_vectors, hold_s, waits_for_s)
         return (await self.register_many([RegisterRequest(JobName(view.table, name, account), view.spec_json())]))[0]
 
     async def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:

@@ -23,6 +23,7 @@ def commit_tag(
 
     If `sources` is None, they stay as they were, and so do instant and totals.
     """
+    marks = context.position.sources if sources is None else sources
     return CommitTag(
         seq=context.position.seq + 1,
         job_id=context.row.job_id,
@@ -35,10 +36,11 @@ def commit_tag(
         kind=kind,
         dead=context.position.dead,
         column_ids=context.column_ids,
-        sources=context.position.sources if sources is None else sources,
+        sources=marks,
         as_of_s=context.position.as_of_s if sources is None else as_of_s,
         totals=context.position.totals if sources is None else NO_TOTALS,
         trace=context.trace if is_sampled(context.trace) else "",
+        table_uri="" if marks else context.row.table_uri,
     )
 
 

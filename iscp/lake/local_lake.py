@@ -18,6 +18,7 @@ from iscp.core.run.run_result import RunResult
 from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import RunFields, to_spec_json
 from iscp.core.spec.view_fields import ViewFields
+from iscp.core.values.argument_checks import require_seconds
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.lake.local_job import Around, LocalJob
@@ -121,14 +122,17 @@ class Lake:
         tables: Mapping[str, str],
         refresh: str = "",
         deletion_vectors: bool = True,
+        waits_for: float | None = None,
         **run: Unpack[RunFields],
     ) -> LocalJob:
         """Return a materialized view. `tables` has the place of each table in the query.
 
-        `refresh` and `deletion_vectors` mean the same as in `Client.create_view`.
+        `refresh`, `deletion_vectors` and `waits_for` mean the same as in `Client.create_view`.
         """
         places = {table: absolute_table(place) for table, place in tables.items()}
-        fields = ViewFields(sql, places, absolute_target(target), refresh, run, deletion_vectors)
+        waits_for_s = None if waits_for is None else require_seconds(waits_for, "waits_for")
+        place = absolute_target(target)
+        fields = ViewFields(sql, places, place, refresh, run, deletion_vectors, waits_for_s=waits_for_s)
         return self._job(fields.table, name, fields.spec_json())
 
     def job(

@@ -32,7 +32,7 @@ class CommitTag:
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead` describes the
     rows that the target leaves out as of this commit. `column_ids` are those of the source at the watermark. `sources`,
     `as_of_s` and `totals` mean the same as in Position. `trace` is the context of the work that commits, if that is
-    recorded.
+    recorded. `table_uri` is the place of the one table that the sink follows; empty: not known, or `sources` say it.
     """
 
     seq: int
@@ -50,6 +50,7 @@ class CommitTag:
     as_of_s: float = 0.0
     totals: QueryTotals = NO_TOTALS
     trace: str = ""
+    table_uri: str = ""
 
 
 @dataclass(frozen=True, slots=True)

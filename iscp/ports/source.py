@@ -9,13 +9,28 @@ from typing import TYPE_CHECKING, Any, Protocol
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.progress import SnapshotSize
-from iscp.core.values.watermark import Watermark
+from iscp.core.values.watermark import SourceMarks, Watermark
 from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrigin:
+    """The tables that a target's rows are made of, as one of its commits says: `sources` as in Position.
+
+    They are empty for a commit that is not iscp's, and have an empty URI for a table whose place a commit does not say.
+    `changes_data` is False if the commit has neither rows nor metadata.
+    """
+
+    sources: SourceMarks = field(default_factory=dict)
+    changes_data: bool = True
+
+
+NO_ORIGIN = CommitOrigin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +47,7 @@ class SourceRange:
     `new_schema`: one has changed the schema as the log has it, and `retyped` are those whose type it changed so that
     its changes do not give their values. `lost`: columns, and fields of nested ones (`s.y`), that `from_version` had,
     and the last version has not, so that no change says what was in them. `updates`: how many rows were updated by each
-    version whose change data may lack rows that are equal to others.
+    version whose change data may lack rows that are equal to others. `origin`, of an empty range: that of its commit.
     """
 
     from_version: int
@@ -53,6 +68,7 @@ class SourceRange:
     retyped: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     updates: Mapping[int, int] = field(default_factory=dict)
+    origin: CommitOrigin = NO_ORIGIN
 
     @property
     def last_version(self) -> int:
@@ -202,6 +218,9 @@ class ChangeSource(Protocol):
 
     def at(self, uri: str, version: int) -> SourceRange:
         """Return the empty range at `version`; raises ChangesUnavailableError if it is gone."""
+
+    def origin(self, uri: str, version: int) -> CommitOrigin | None:
+        """Return what one commit says of the table's rows, by its file alone; None if that is not in the log."""
 
     def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int

@@ -42,7 +42,7 @@ from iscp.ports.range_builder import NothingRetained, RetainedCommits
 from iscp.ports.retention_hold import NothingHeld, RetentionHold
 from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
-from iscp.ports.source import Changes, ChangesUnavailableError, KeyedRows, SourceRange
+from iscp.ports.source import Changes, ChangesUnavailableError, CommitOrigin, KeyedRows, SourceRange
 from iscp.ports.system import Clock, Failpoints
 from iscp.ports.tracing import NO_TRACER, Tracer
 from iscp.ports.work_timer import charged_as
@@ -234,6 +234,9 @@ class FakeSource:
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self.version)
+
+    def origin(self, uri: str, version: int) -> CommitOrigin | None:
+        return self.at(uri, version).origin if 0 <= version <= self.version and version not in self.gone else None
 
     def at(self, uri: str, version: int) -> SourceRange:
         if version in self.gone or version > self.version:

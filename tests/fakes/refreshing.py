@@ -37,6 +37,7 @@ class CountingConsumer(Consumer):
     """Row number n of the target is the count of table number n.
 
     `orders` are those there were, `faults` are raised by the next refreshes, `renew` makes of a renewal a commit.
+    `waits` says what it waits for, and how long at most.
     """
 
     def __init__(self, target: FakeTarget, source: FakeSource) -> None:
@@ -44,6 +45,7 @@ class CountingConsumer(Consumer):
         self.orders: list[RefreshOrder] = []
         self.faults: list[Exception] = []
         self.renews = False
+        self.waits = "", 0.0
         self.before_read: Callable[[], object] = lambda: None
 
     def position(self, row: JobRow) -> Position:
@@ -68,6 +70,9 @@ class CountingConsumer(Consumer):
         if self.faults:
             raise self.faults.pop(0)
         own, held = context.row.table_uri, context.position
+        if self.waits[0]:
+            there = Consumed(held, 0, 0)
+            return Refreshed(there, "none", "it waits", False, waits_for=self.waits[0], wait_s=self.waits[1])
         spans = {uri: self._source.newest(uri) for uri in context.row.spec.consumer.options["tables"].values()}
         spans[own] = order.to
         marks = {uri: SourceMark(span.table_id, span.to) for uri, span in spans.items()}

@@ -52,6 +52,8 @@ def _why_not(job: JobView) -> str:
 
 
 def _by_trigger(job: JobView, spec: JobSpec, now_s: float) -> str:
+    if job.status.waits_for:
+        return f"at {render.moment(job.status.waits_until_s)} at the latest; it waits for {job.status.waits_for}"
     outstanding = job.source_version > job.applied_version or job.lag_least_s > 0
     change = (
         "now, as the source is ahead" if outstanding else f"at the source's next commit after {job.applied_version}"

@@ -205,6 +205,7 @@ def show_job(job: JobView) -> None:
             "dead letters": dead_letters(job),
             "figures": "\n".join(figure_lines(job)),
             "warning": status.warning,
+            "waits for": status.waits_for and f"{status.waits_for}, until {moment(status.waits_until_s)} at most",
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
             "next retry": next_retry(status, time.time()) if _awaits_retry(job) else "",
             "refreshes": _maintenance(job.upkeep.refresh),

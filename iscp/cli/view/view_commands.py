@@ -34,6 +34,7 @@ from iscp.cli.view.view_options import (
     TABLE_OPTION,
     VECTORS_OPTION,
     VERSIONS_OPTION,
+    WAITS_FOR_OPTION,
     one_view,
     read_query,
     run_options_of_views,
@@ -72,6 +73,7 @@ for command in (explain_view, apply_views_of_files, import_views, pause, resume,
 @REFRESH_OPTION
 @VECTORS_OPTION
 @HOLD_OPTION
+@WAITS_FOR_OPTION
 @run_options_of_views
 @account_option
 @invocation
@@ -86,6 +88,7 @@ def create(
     refresh: str | None,
     deletion_vectors: bool,
     hold_s: float,
+    waits_for_s: float | None,
     account: str,
     **run: object,
 ) -> None:
@@ -94,7 +97,7 @@ def create(
     It is registered on the first table that is named. `iscp-admin view explain` says beforehand how it will be kept.
     """
     fields = view_fields(read_query(sql, sql_file), tables, target, refresh, **run)
-    fields = replace(fields, deletion_vectors=deletion_vectors, hold_s=hold_s)
+    fields = replace(fields, deletion_vectors=deletion_vectors, hold_s=hold_s, waits_for_s=waits_for_s)
     requests = [RegisterRequest(JobName(fields.table, name, account), fields.spec_json())]
     with invocation.client() as client, options_named(own=OWN_OPTIONS):
         results = client.register_many(requests)
@@ -164,6 +167,8 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
     about["next refresh"] = next_start(job, time.time())
     if fields.hold_s:
         about["tables keep"] = f"what was removed for {render.seconds(fields.hold_s)}, until the view is dropped"
+    if fields.waits_for_s is not None:
+        about["waits"] = f"for tables that are behind, at most {render.seconds(fields.waits_for_s)}"
     marks = job.status.sources
     at = {uri: f"  version {marks[uri].watermark.version}" for uri in fields.tables.values() if uri in marks}
     pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})

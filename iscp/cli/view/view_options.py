@@ -10,7 +10,7 @@ import click
 from iscp.cli.shell.arguments import DURATION, TABLE, VERSION, absolute_table, account_option
 from iscp.cli.shell.completion import VIEW_NAME
 from iscp.core.spec.spec import PRIORITY_MAX, PRIORITY_MIN
-from iscp.core.spec.view_fields import OPTIONS_FIELD, REFRESH_POLICIES, ViewFields, view_text
+from iscp.core.spec.view_fields import OPTIONS_FIELD, REFRESH_POLICIES, WAITS_FOR_S, ViewFields, view_text
 from iscp.core.values.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,6 +25,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     f"{OPTIONS_FIELD}.refresh": "--refresh",
     f"{OPTIONS_FIELD}.deletion_vectors": "--no-deletion-vectors",
     f"{OPTIONS_FIELD}.hold_s": "--hold",
+    f"{OPTIONS_FIELD}.waits_for_s": "--waits-for",
     "job.name": "NAME",
 }
 """The names of a view's options on the command line, by the paths that a node names."""
@@ -112,6 +113,15 @@ HOLD_OPTION = click.option(
     default=0.0,
     metavar="D",
     help="Alter the tables to keep removed files and old commits for D, as in 7d, until the view is dropped.",
+)
+
+WAITS_FOR_OPTION = click.option(
+    "--waits-for",
+    "waits_for_s",
+    type=DURATION,
+    metavar="D",
+    help="Wait for D at most until tables that follow from one table have come to one version of it.  "
+    f"[default: {WAITS_FOR_S:.0f}s]",
 )
 
 _RUN_OPTIONS = (

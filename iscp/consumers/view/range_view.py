@@ -104,6 +104,7 @@ class RangeBuiltView(ViewConsumer):
         due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
         reason = f"{order.full}, by ranges of {self._own}"
         done = Refreshed(consumed, Strategy.FULL, reason, parts_s=parts.parts_s, due_at_s=due_at_s)
+        done = self._agreed_end(end, None).noted(done)
         return replace(done, rows_in=max(size.rows, 0), bytes_in=max(size.bytes, 0))
 
     def _publish(

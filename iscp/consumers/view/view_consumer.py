@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -44,11 +44,20 @@ from iscp.views.duck.duck_refresh import (
     schema_json_of,
 )
 from iscp.views.duck.view_tables import ViewTables, columns_read
+from iscp.views.refresh.agreed_end import AgreedEnd, agree_on_end
 from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
-from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables
+from iscp.views.refresh.table_spans import (
+    NO_ENDS,
+    RefreshEnd,
+    Spans,
+    later_ends,
+    newest_until,
+    resolve_spans,
+    size_of_tables,
+)
 from iscp.views.refresh.view_memory import ViewMemory
 from iscp.views.refresh.view_query import ViewQuery
 
@@ -133,8 +142,11 @@ class ViewConsumer(Consumer):
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
-            end = self._end(order.to)
-            done = self._refresh(context, order, end)
+            newest = self._end(order.to, later_ends(order.ends, context.position.sources))
+            agreed = self._agreed_end(newest, None if order.full else context.position)
+            if (end := agreed.end) is None:
+                return agreed.put_off(context.position)
+            done = agreed.noted(self._refresh(context, order, end))
             self._note.store()
         if done.strategy == Strategy.FULL:
             size = size_of_tables(self._source, done.consumed.position.sources)
@@ -160,9 +172,16 @@ class ViewConsumer(Consumer):
         warn = not order.full and self._view.policy is not Policy.FULL
         return self._recompute(context, end, reason, warn=warn, builds=bool(order.full))
 
-    def _end(self, own: SourceRange) -> RefreshEnd:
+    def _agreed_end(self, newest: RefreshEnd, position: Position | None) -> AgreedEnd:
+        """Return an end that mixes no versions of a table as far as that can be; without a position, as where all rows
+        are computed anyway, say what the newest versions mix.
+        """
+        names, memory, limit_s = self._view.query.tables, self._memory.agreement, self._view.waits_for_s
+        return agree_on_end(self._source, newest, position, names, memory, limit_s, self._clock.monotonic_s())
+
+    def _end(self, own: SourceRange, ends: Mapping[str, int] = NO_ENDS) -> RefreshEnd:
         uris = sorted(set(self._view.query.tables.values()))
-        newest = {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
+        newest = {uri: own if uri == self._own else newest_until(self._source, uri, ends.get(uri)) for uri in uris}
         return RefreshEnd(newest, exact_instant_s(self._clock.now_s()))
 
     def _query(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:

@@ -11,6 +11,7 @@ from iscp.consumers.validation import CONSUMER_PATH
 from iscp.core.job.source_holds import HOLD_MAX_S
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.spec.view_fields import WAITS_FOR_MAX_S, WAITS_FOR_S
 from iscp.core.sql.sql_bounds import refuse_unbounded
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import exact_float, shown
@@ -19,6 +20,7 @@ from iscp.views.refresh.view_query import NamedQuery
 _OPTIONS = f"{CONSUMER_PATH}.options"
 _PART = r"\w(?:[\w-]{0,126}\w)?"
 _NAME = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}")
+_NAMES = frozenset({"sql", "tables", "refresh", "deletion_vectors", "hold_s", "waits_for_s"})
 TABLES_MAX = 64
 """Tables that one view may read; more are refused."""
 
@@ -26,13 +28,14 @@ TABLES_MAX = 64
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
     """The options of a view. With `deletion_vectors` the target may have them. `hold_s` is that of `source_holds`; 0:
-    the tables are left as they are.
+    the tables are left as they are. `waits_for_s`: how long it waits at most for tables that are behind others of it.
     """
 
     query: NamedQuery
     policy: Policy
     deletion_vectors: bool = True
     hold_s: float = 0.0
+    waits_for_s: float = WAITS_FOR_S
 
 
 def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
@@ -42,20 +45,20 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
             raise InvalidRequest(
                 "is given, and a view has it in its query", field=f"{CONSUMER_PATH}.{name}", remedy="Leave it out"
             )
-    if unknown := sorted(set(spec.options) - {"sql", "tables", "refresh", "deletion_vectors", "hold_s"}):
+    if unknown := sorted(set(spec.options) - _NAMES):
         raise InvalidRequest(
             f"has unknown names: {', '.join(unknown)}",
             field=_OPTIONS,
-            remedy="A view takes sql, tables, refresh, deletion_vectors and hold_s",
+            remedy="A view takes sql, tables, refresh, deletion_vectors, hold_s and waits_for_s",
         )
     tables, policy = _tables(spec.options.get("tables")), _policy(spec.options.get("refresh", "auto"))
     vectors = _yes_or_no(spec.options.get("deletion_vectors", True), f"{_OPTIONS}.deletion_vectors")
-    hold_s = _hold_s(spec.options.get("hold_s", 0))
+    hold_s, waits_for_s = _hold_s(spec.options.get("hold_s", 0)), _waits_for_s(spec.options)
     try:
         given = _sql(spec.options.get("sql"))
         sql = _without_qualify(given)
         note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
-        return ViewSpec(NamedQuery(sql, tables, note), policy, vectors, hold_s)
+        return ViewSpec(NamedQuery(sql, tables, note), policy, vectors, hold_s, waits_for_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest.from_error(error, field=field) from error
@@ -83,6 +86,18 @@ def _hold_s(value: Any) -> float:
             f"is {shown(value)}: must be seconds, at most {HOLD_MAX_S:.0f} (30 days)",
             field=f"{_OPTIONS}.hold_s",
             remedy="Give how long the tables are to keep what was removed, as in --hold 7d; or leave it out",
+        ) from error
+
+
+def _waits_for_s(options: Mapping[str, Any]) -> float:
+    value = options.get("waits_for_s", WAITS_FOR_S)
+    try:
+        return exact_float(value, "waits_for_s", 0.0, WAITS_FOR_MAX_S)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"is {shown(value)}: must be seconds, at most {WAITS_FOR_MAX_S:.0f} (one day)",
+            field=f"{_OPTIONS}.waits_for_s",
+            remedy="Give how long the view may wait for tables that are behind, as in --waits-for 10s; or leave it out",
         ) from error
 
 

@@ -20,6 +20,9 @@ from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, IscpError
 BUILD_LOOK_S = 5.0
 """Seconds that a job built by ranges waits before it checks that all are there; sooner if it is notified."""
 
+WAIT_CHECK_S = 1.0
+"""Seconds that a job waits for tables that are behind before it checks that they are so still; sooner if one moves."""
+
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
 
 
@@ -155,6 +158,8 @@ class Settlement:
 
     def _stalled(self, job: TrackedJob, before: JobRow, outcome: JobOutcome) -> bool:
         """Return whether all that was known to be outstanding still is: going on at once would never end."""
+        if outcome.waits_for:
+            return False
         target = self._run.iteration.to_version
         wanted = self._run.newest if target is None else target
         after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
@@ -167,13 +172,16 @@ class Settlement:
 
     def _record_success(self, job: TrackedJob, outcome: JobOutcome, changed: bool) -> None:
         target = self._run.iteration.to_version
-        job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
+        reached = outcome.watermark.version >= (self._run.newest if target is None else target)
+        job.near = reached and not outcome.waits_for
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         job.request_build(None)
         job.note_seen(self._run.table.newest, self._now_s)
         self._record_run(job, up_to_date=job.near)
         job.await_time(outcome.due_at_s, self._now_s, self._at_s)
-        changed |= self._take_marks(job, outcome)
+        if outcome.waits_for:
+            job.wait(self._now_s, min(outcome.wait_s, WAIT_CHECK_S))
+        changed |= self._take_marks(job, outcome) or outcome.waits_for != job.waits_for
         if changed or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
@@ -262,6 +270,8 @@ class Settlement:
             steps=outcome.watermark.steps,
             source_id=outcome.source_id,
             sources=outcome.sources,
+            waits_for=outcome.waits_for,
+            waits_until_s=self._at_s + outcome.wait_s if outcome.waits_for else 0.0,
         )
 
     def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:

@@ -228,6 +228,7 @@ class TrackedTable:
         doubted = self.further.take(answers, self.jobs_of_several(), ran_since_probe=self.ran_since_probe)
         for job in self.jobs:
             job.stale |= job.several is not None and not doubted.isdisjoint(job.several.further)
+            job.end_wait()
         if any(answer.state for answer in answers):
             self.interval_s = config.interval_min_s
         self.wake = True

@@ -242,6 +242,13 @@ class TrackedJob:
         """Forget that it has failed."""
         self.failed, self.failures, self.retry_at_s = False, 0, 0.0
 
+    @property
+    def waits_for(self) -> str:
+        """Return what it waits for to refresh what is outstanding, as its last iteration has said; empty: nothing."""
+        if self.reported_status is not None:
+            return self.reported_status.waits_for
+        return self.row.status.waits_for if '"waits_for"' in self.row.status_json else ""
+
     def note_deleted(self) -> None:
         """Note that the target is gone: the job does nothing any more, and waits to be dropped."""
         self.row = self.row._replace(status_json=replace(self.row.status, deletion=Deletion.DONE).to_json())
@@ -293,6 +300,11 @@ class TrackedJob:
         if self.build and not self.failures:
             self.retry_at_s = 0.0
 
+    def end_wait(self) -> None:
+        """End the wait for tables that are behind, as one of the job's has moved."""
+        if self.waits_for and not self.failures:
+            self.retry_at_s = 0.0
+
     def wait(self, now_s: float, wait_s: float) -> None:
         self.retry_at_s = now_s + wait_s
 
@@ -320,6 +332,7 @@ class TrackedJob:
 
         However often it moves, that makes for no more attempts than a job has that is not quarantined.
         """
+        self.end_wait()
         if self.file_lost and self.retry_at_s:
             self.retry_at_s = min(self.retry_at_s, now_s + config.cap_s)
 

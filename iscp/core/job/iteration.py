@@ -61,6 +61,7 @@ class Bounds:
 class Iteration:
     """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest), or what `purpose` says.
 
+    Jobs that read further tables themselves go no further than to the version of each that `ends` has by its URI.
     Invariant: all jobs are of the table `table_id` at `table_uri`. `number` identifies an iteration of a node. `epoch`:
     the node's life under which it may write; not under a later one, for by then another node may have the shard.
     `trace` is the context of what led to it (iscp.core.values.trace_context), and `submitted_at_s` when it was queued;
@@ -78,6 +79,7 @@ class Iteration:
     epoch: int = 0
     trace: str = ""
     submitted_at_s: float = 0.0
+    ends: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def account(self) -> str:
@@ -98,10 +100,10 @@ class JobOutcome:
     is wrong. `verified` is what a comparison found, if that was the purpose. `sources` says for a job of several tables
     how far each was read; it is empty where that was not seen. `strategy` and `strategy_reason` say how a query's rows
     were brought up to date, and why so; `rows_in` and `parts_s` are those of HistoryEntry, `due_at_s` that of
-    Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet. `usage` is what the node
-    has measured of its work: the schedule adds for how long it has waited, and what it has waited for. With
-    `committed`, `target_version` is the sink's own version that has it; -1: it is not known. `spark` says why it needed
-    Spark, where that starts when something needs it; None: it did not.
+    Refreshed, and so are `waits_for` and `wait_s`. With `build` the job waits for a build by ranges, and has applied
+    nothing yet. `usage` is what the node has measured of its work: the schedule adds for how long it has waited, and
+    what it has waited for. With `committed`, `target_version` is the sink's own version that has it; -1: it is not
+    known. `spark` says why it needed Spark, where that starts when something needs it; None: it did not.
     """
 
     row: JobRow
@@ -124,6 +126,8 @@ class JobOutcome:
     rows_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
     due_at_s: float = 0.0
+    waits_for: str = ""
+    wait_s: float = 0.0
     build: BuildRequest | None = None
     usage: Usage | None = None
     target_version: int = -1

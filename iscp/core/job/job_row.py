@@ -111,15 +111,16 @@ class JobStatus:
     """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
 
     `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
-    and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target
-    follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
-    `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
-    `failures`: how many iterations, or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is
-    due, sooner where its source moves or a person resumes the job (0: none is, or it is not known). `sources`: of a
-    job of several tables, how far it has come in each; a report leaves it empty where that was not seen. `due_at_s`:
-    when it runs again though no table has changed, as its rows depend on the time (0: they do not). `build`: what it
-    has requested, as long as its first snapshot is built by ranges. `deletion`: of a job that ends with its target, how
-    far that has come.
+    and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target follows. A
+    report leaves it empty where that was not seen, a row where it is the one of the registration. `doubted_at_s`: since
+    when it is not known whether the target holds what was applied to it (0: it does). `failures`: how many iterations,
+    or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is due, sooner where its source
+    moves or a person resumes the job (0: none is, or it is not known). `sources`: of a job of several tables, how far
+    it has come in each; a report leaves it empty where that was not seen. `due_at_s`: when it runs again though no
+    table has changed, as its rows depend on the time (0: they do not). `waits_for`: it does not apply what is there
+    until the tables that this names have come to it too, or until `waits_until_s` (empty: it waits for none). `build`:
+    what it has requested, as long as its first snapshot is built by ranges. `deletion`: of a job that ends with its
+    target, how far that has come.
     """
 
     from_version: int = -1
@@ -139,6 +140,8 @@ class JobStatus:
     failures: int = 0
     retry_at_s: float = 0.0
     due_at_s: float = 0.0
+    waits_for: str = ""
+    waits_until_s: float = 0.0
     sources: SourceMarks = field(default_factory=dict)
     build: BuildRequest | None = None
     deletion: Deletion = Deletion.NONE
@@ -163,6 +166,7 @@ class JobStatus:
                 **({"retry_at": self.retry_at_s} if self.retry_at_s else {}),
                 **({"sources": sources_document(self.sources)} if self.sources else {}),
                 **({"due_at": self.due_at_s} if self.due_at_s else {}),
+                **({"waits_for": self.waits_for, "waits_until": self.waits_until_s} if self.waits_for else {}),
                 **({"build": self.build.document()} if self.build else {}),
                 **({"deletion": self.deletion} if self.deletion else {}),
             },
@@ -188,6 +192,8 @@ _STATUS: Mapping[str, Check] = {
     "failures": exact_int,
     "retry_at_s": exact_float,
     "due_at_s": exact_float,
+    "waits_for": exact_message,
+    "waits_until_s": exact_float,
     "sources": exact_sources,
     "build": exact_build,
     "deletion": exact_deletion,

@@ -57,6 +57,7 @@ class RunPlan:
     _begun: set[int] = field(default_factory=set)
     _waits: dict[int, set[int]] = field(default_factory=dict)
     _readers: dict[int, set[int]] = field(default_factory=dict)
+    _makers: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for all jobs in a circle, and all of one table with one name or one target."""
@@ -68,9 +69,25 @@ class RunPlan:
         refusals.raise_all()
         for number in self.chosen:
             found = {maker for uri in self.jobs[number].reads for maker in makers.get(uri, ())}
-            self._waits[number] = found & set(self.chosen)
+            self._makers[number] = found & set(self.chosen)
+            self._waits[number] = set(self._makers[number])
             for maker in self._waits[number]:
                 self._readers.setdefault(maker, set()).add(number)
+
+    def tables_on_several_ways(self) -> set[str]:
+        """Return the tables, none of the run's targets, that some chosen job reads on several ways: itself, or through
+        the targets of others.
+        """
+        below: dict[str, set[str]] = {}
+        several: set[str] = set()
+        for number in TopologicalSorter({number: self._makers[number] for number in self.chosen}).static_order():
+            job = self.jobs[number]
+            ways = [below.get(uri, {uri}) for uri in job.reads]
+            found = set().union(*ways)
+            several.update(uri for uri in found if sum(uri in way for way in ways) > 1)
+            if job.target:
+                below[job.target] = below.get(job.target, set()) | found
+        return several
 
     @property
     def over(self) -> bool:

@@ -15,7 +15,9 @@ TRIES_MAX = 4
 """Iterations in a row of one job that may fail by something temporary; after the last of them the job has failed."""
 
 RETRY_BASE_S = 0.5
-"""Seconds before the second try of a job; each further one waits twice as long."""
+"""Seconds before the second try of a job; each further one waits twice as long. A job that waits for tables that are
+behind checks so often whether they are so still.
+"""
 
 _CAME_LATE = "the answer to its commit was lost"
 
@@ -52,7 +54,9 @@ class JobProgress:
             self._fail(outcome)
             return
         self._failures = 0
-        if outcome.watermark.version >= self.goal and not outcome.watermark.steps:
+        if outcome.waits_for:
+            self.retry_s = min(outcome.wait_s, RETRY_BASE_S)
+        elif outcome.watermark.version >= self.goal and not outcome.watermark.steps:
             self.ended = True
         elif not _moved(before, outcome.watermark):
             self.end_by(ErrorCode.INTERNAL, "the iteration ended without progress")

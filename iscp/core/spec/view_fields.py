@@ -15,6 +15,14 @@ VIEW_KIND = "view"
 REFRESH_POLICIES = ("auto", "incremental", "strict", "full")
 """The ways in which a view may be refreshed; the first is the default, and is not written into a spec."""
 
+WAITS_FOR_S = 10.0
+"""Seconds that a view waits at most for tables that are behind others which it reads, where `waits_for_s` is not given;
+then it is refreshed without them, and says that its rows are mixed.
+"""
+
+WAITS_FOR_MAX_S = 86_400.0
+"""Most seconds for `waits_for_s` of a view; more are refused."""
+
 OPTIONS_FIELD = "spec.iteration.consumer.options"
 
 
@@ -23,7 +31,8 @@ class ViewFields:
     """A materialized view. `tables` are URIs by the names in the query; the job is registered on the first one.
 
     With `deletion_vectors` the target may have them. `hold_s` is how long the tables retain what was removed; 0: they
-    are left as they are. `run` has the fields of iscp.core.spec.spec_fields.RunFields.
+    are left as they are. `waits_for_s` is how long the view waits at most for tables that are behind others; None: as
+    long as by default. `run` has the fields of iscp.core.spec.spec_fields.RunFields.
     """
 
     sql: str
@@ -33,6 +42,7 @@ class ViewFields:
     run: Mapping[str, Any] = field(default_factory=dict)
     deletion_vectors: bool = True
     hold_s: float = 0.0
+    waits_for_s: float | None = None
 
     @property
     def table(self) -> str:
@@ -50,7 +60,8 @@ class ViewFields:
         refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
         vectors = {} if self.deletion_vectors else {"deletion_vectors": False}
         hold = {"hold_s": self.hold_s} if self.hold_s else {}
-        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors, **hold}
+        waits = {} if self.waits_for_s is None else {"waits_for_s": self.waits_for_s}
+        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors, **hold, **waits}
         run = {name: value for name, value in self.run.items() if value is not None}
         if not run.keys().isdisjoint(("every", "cron")):
             run.setdefault("trigger", "periodic")
@@ -75,6 +86,7 @@ def view_of(spec_json: str) -> ViewFields | None:
         run=fields,
         deletion_vectors=options.get("deletion_vectors", True) is not False,
         hold_s=hold_s if isinstance(hold_s := options.get("hold_s", 0.0), (int, float)) else 0.0,
+        waits_for_s=waits_s if isinstance(waits_s := options.get("waits_for_s"), (int, float)) else None,
     )
 
 

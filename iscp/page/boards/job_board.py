@@ -158,6 +158,8 @@ def _why_at_rest(job: JobView, now_s: float) -> str:
         return "It is queued, and waits for a slot."
     if job.state is JobState.CANCELED:
         return "Its iteration was cancelled; the next one starts by itself."
+    if status.waits_for:
+        return f"It waits for {status.waits_for}, and runs {until(status.waits_until_s, now_s)} at the latest."
     if job.source_version > job.applied_version >= 0:
         return (
             f"{count(job.source_version - job.applied_version)} versions are not applied yet: it waits for its trigger."

@@ -68,6 +68,8 @@ def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: i
         parts_s=exact_parts(done.parts_s, "parts_s"),
         committed=bool(done.committed),
         due_at_s=exact_float(done.due_at_s, "due_at_s"),
+        waits_for=printable(done.waits_for),
+        wait_s=exact_float(done.wait_s, "wait_s"),
     )
 
 

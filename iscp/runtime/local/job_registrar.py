@@ -87,6 +87,10 @@ class JobRegistrar:
         """Return whether Spark computes all rows of the job's target where that is built."""
         return self._kinds(parse_spec(request.spec_json).consumer.kind).needs.built_by_spark
 
+    def newest_version(self, uri: str) -> int:
+        """Return the newest version of a table. Raises TableNotFound, StorageError."""
+        return self._newest(uri).version
+
     def find_current(self, request: RegisterRequest) -> RegisteredJob | None:
         """Return the job if its target is at the newest commits of all that it reads, and nothing else is due; None: it
         is to be registered, and an iteration finds out.

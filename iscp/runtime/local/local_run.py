@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from iscp.core.api.api_requests import RegisterRequest
@@ -69,6 +70,9 @@ class LocalRun:
         self._done: queue.SimpleQueue[dict[int, RunResult] | None] = queue.SimpleQueue()
         self._results: dict[int, RunResult] = {}
         self._stopped = threading.Event()
+        self._shared = plan.tables_on_several_ways()
+        self._ends: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def run(self) -> list[RunResult]:
         """Run all chosen jobs, and return their results in the order of the files.
@@ -123,9 +127,18 @@ class LocalRun:
         self._done.put(results)
 
     def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
+        self._set_ends(unit)
         tallies = {number: UsageTally() for number in unit}
         found = self._find_results(unit, tallies)
         return {number: with_need(result, tallies[number].spark) for number, result in found.items()}
+
+    def _set_ends(self, unit: Sequence[int]) -> None:
+        """Have the whole run read each table that a job reads on several ways as it is when the run comes to it."""
+        reads = {uri for number in unit for uri in self._jobs[number].planned.reads}
+        with self._lock:
+            for uri in (reads & self._shared) - self._ends.keys():
+                with suppress(Exception):  # whoever reads the table meets it again, and says so
+                    self._ends[uri] = self._registrar.newest_version(uri)
 
     def _find_results(self, unit: Sequence[int], tallies: Mapping[int, UsageTally]) -> dict[int, RunResult]:
         results = {} if self._orders.full_refresh else self._find_current(unit, tallies)
@@ -162,7 +175,7 @@ class LocalRun:
         self, registered: Mapping[int, RegisteredJob], tallies: Mapping[int, UsageTally]
     ) -> dict[int, RunResult]:
         by_id = {job.row.job_id: tallies[number] for number, job in registered.items()}
-        results = self._units.bring_up([job.row for job in registered.values()], by_id)
+        results = self._units.bring_up([job.row for job in registered.values()], by_id, dict(self._ends))
         return {
             number: replace(
                 result,

@@ -28,6 +28,7 @@ from iscp.runtime.worker.run_guard import RunGuard
 
 log = logging.getLogger(__name__)
 
+NO_ENDS: Mapping[str, int] = MappingProxyType({})
 NO_TALLIES: Mapping[str, UsageTally] = MappingProxyType({})
 
 
@@ -50,14 +51,20 @@ class UnitRunner:
         """Charge what this thread does within, besides iterations, to `tally`."""
         return working_for(self._clock, [tally])
 
-    def bring_up(self, rows: Sequence[JobRow], tallies: Mapping[str, UsageTally] = NO_TALLIES) -> list[RunResult]:
-        """Bring jobs of one table and account to the version that is its newest one now; return a result for each.
+    def bring_up(
+        self,
+        rows: Sequence[JobRow],
+        tallies: Mapping[str, UsageTally] = NO_TALLIES,
+        ends: Mapping[str, int] = NO_ENDS,
+    ) -> list[RunResult]:
+        """Bring jobs of one table and account to the version that is its newest one now, or to that of `ends`, which
+        are of tables by their URIs; return a result for each.
 
         `tallies` has for a `job_id` the one that gets to know why the job needed Spark.
         """
         uri = rows[0].table_uri
         try:
-            goal = self._source.newest(uri).to.version
+            goal = ends[uri] if uri in ends else self._source.newest(uri).to.version
         except Exception as error:
             if not isinstance(error, IscpError):
                 log.exception("table.unreadable", extra={"table": uri})
@@ -69,7 +76,7 @@ class UnitRunner:
                 break
             began_s = self._clock.monotonic_s()
             try:
-                outcomes = self._run_one([each.row for each in going], Purpose.APPLY)
+                outcomes = self._run_one([each.row for each in going], Purpose.APPLY, ends)
             except IscpError as error:
                 _end_all(going, error.code, str(error))
                 break
@@ -113,9 +120,12 @@ class UnitRunner:
             guard.cancel()
             self._runner.cancel(iteration)
 
-    def _run_one(self, rows: Sequence[JobRow], purpose: Purpose) -> tuple[JobOutcome, ...]:
+    def _run_one(
+        self, rows: Sequence[JobRow], purpose: Purpose, ends: Mapping[str, int] = NO_ENDS
+    ) -> tuple[JobOutcome, ...]:
         number, first = next(self._numbers), rows[0]
-        iteration = Iteration(number, first.key.table_id, first.table_uri, tuple(rows), purpose=purpose)
+        uri, end = first.table_uri, ends.get(first.table_uri)
+        iteration = Iteration(number, first.key.table_id, uri, tuple(rows), end, purpose=purpose, ends=ends)
         guard = RunGuard(self._clock, lambda epoch: None, 0.0)
         with self._lock:
             self._running[number] = iteration, guard

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 CHANGED_ROWS_MAX = 200_000
 """Changed rows of a result that are collected here, and taken out and put in without Spark; more are left with it."""
+
+NO_ENDS: Mapping[str, int] = MappingProxyType({})
+"""No versions, by URI: every table is read at its newest."""
 
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 """No bounds: a view is at one version of each table, never between two."""
@@ -60,6 +64,19 @@ class RefreshEnd:
     @property
     def marks(self) -> SourceMarks:
         return {uri: SourceMark(span.table_id, span.to) for uri, span in self.tables.items()}
+
+
+def later_ends(ends: Mapping[str, int], marks: SourceMarks) -> Mapping[str, int]:
+    """Return the versions of `ends`, by URI, or those that were read already, where these are later."""
+    return {uri: max(end, marks[uri].watermark.version) if uri in marks else end for uri, end in ends.items()}
+
+
+def newest_until(source: ChangeSource, uri: str, version: int | None) -> SourceRange:
+    """Return the empty range at this version, or at the newest one if that is earlier, or this one is gone, or None."""
+    if version is not None:
+        with suppress(ChangesUnavailableError):
+            return source.at(uri, version)
+    return source.newest(uri)
 
 
 @measured_as(Part.SPANS)

@@ -10,6 +10,7 @@ from iscp.core.query.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
 from iscp.ports.source import ChangeSource, SourceRange
+from iscp.views.refresh.agreed_end import Agreement
 from iscp.views.refresh.query_note import QueryNote
 
 SERVED_LEAST = 3
@@ -58,6 +59,7 @@ class ViewMemory:
         self._query: StoredQuery | None = None
         self.worth = StoringWorth()
         self.sizes = TableSizes()
+        self.agreement = Agreement()
         self.note: QueryNote | None = None
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()

@@ -728,6 +728,8 @@ class Status(_message.Message):
     DUE_AT_S_FIELD_NUMBER: _builtins.int
     BUILD_FIELD_NUMBER: _builtins.int
     DELETION_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    WAITS_UNTIL_S_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -746,6 +748,8 @@ class Status(_message.Message):
     retry_at_s: _builtins.float
     due_at_s: _builtins.float
     deletion: _builtins.str
+    waits_for: _builtins.str
+    waits_until_s: _builtins.float
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.SourceMark]: ...
     @_builtins.property
@@ -773,10 +777,12 @@ class Status(_message.Message):
         due_at_s: _builtins.float = ...,
         build: _admin_pb2.BuildRequest | None = ...,
         deletion: _builtins.str = ...,
+        waits_for: _builtins.str = ...,
+        waits_until_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "deletion", b"deletion", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "deletion", b"deletion", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "waits_for", b"waits_for", "waits_until_s", b"waits_until_s", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -113,10 +113,12 @@ class ViewBench:
         clock: Clock | None = None,
         called: Mapping[str, str] | None = None,
         by_spark: bool = False,
+        target: str = "view",
         **options: Any,
     ) -> None:
-        """`by_spark`: DuckDB computes no changes. `tables`: those that the query reads; by default those whose names
-        stand in it. `called`: the tables by the names that the query has for them, if these are others.
+        """`by_spark`: DuckDB computes no changes. `target`: the directory of the view's table. `tables`: those that the
+        query reads; by default those whose names stand in it. `called`: the tables by the names that the query has for
+        them, if these are others.
         """
         self.clock = clock or SystemClock()
         self.lake, self.runtime, self.sql = lake, runtime, sql
@@ -127,13 +129,13 @@ class ViewBench:
         named = {name: uri for name, uri in lake.uris.items() if (name in tables if tables else f" {name}" in shown)}
         if called:
             named = {name: lake.uris[table] for name, table in called.items()}
-        self.target = str(lake.root / "view")
+        self.target = str(lake.root / target)
         self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
         self.catalog = catalog = DeltaCatalog.of(runtime.root, SessionAnalysis(runtime.root))
         own = catalog.describe(next(iter(named.values())))
         ViewKind().validate(self.spec, own, catalog)
-        key = JobKey("default", own.table_id, "view")
-        self.row = JobRow(key, "view-1", JobSpec(self.spec).to_json(), own.uri, own.uri)
+        key = JobKey("default", own.table_id, target)
+        self.row = JobRow(key, f"{target}-1", JobSpec(self.spec).to_json(), own.uri, own.uri)
         self.kind = ViewKind(None) if by_spark else ViewKind()
 
     def refresh(self, full: str = "") -> Refreshed:

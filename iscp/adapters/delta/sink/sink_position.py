@@ -14,6 +14,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.log.commit_origin import TABLE_KEY
 from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.next_version import commits_after, counts
 from iscp.adapters.delta.log.table_opening import open_delta
@@ -56,6 +57,7 @@ def tag_json(tag: CommitTag) -> str:
             "columns": dict(tag.column_ids),
             **({"dead": [tag.dead.seq, tag.dead.rows]} if tag.dead.seq else {}),
             **({"sources": sources_document(tag.sources)} if tag.sources else {}),
+            **({TABLE_KEY: tag.table_uri} if tag.table_uri else {}),
             **({"as_of": tag.as_of_s} if tag.as_of_s else {}),
             **({"totals": totals_document(tag.totals)} if tag.totals.totals else {}),
             **({TRACE_KEY: tag.trace} if tag.trace else {}),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from iscp.adapters.delta.log.commit_origin import origin_of, read_origin
 from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files, read_commit
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_files, load_plain_state
 from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
@@ -33,7 +34,7 @@ from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError, StorageError, TableNotFound
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Watermark
-from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
+from iscp.ports.source import ChangesUnavailableError, CommitOrigin, SmallSnapshot, SourceRange
 from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
@@ -78,10 +79,20 @@ class DeltaChangeSource:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         at = Watermark(version, commit.committed_at_s)
         shape = self._shapes.at(uri, version, at.at_s)
-        ids, collated = shape.column_ids, shape.collated
         return SourceRange(
-            version, at, shape.table_id, from_at_s=at.at_s, cdf_on=shape.cdf_on, column_ids=ids, collated=collated
+            version,
+            at,
+            shape.table_id,
+            from_at_s=at.at_s,
+            cdf_on=shape.cdf_on,
+            column_ids=shape.column_ids,
+            collated=shape.collated,
+            origin=origin_of(commit),
         )
+
+    @charged_as(UsagePart.READ)
+    def origin(self, uri: str, version: int) -> CommitOrigin | None:
+        return read_origin(uri, version)
 
     @charged_as(UsagePart.READ)
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:

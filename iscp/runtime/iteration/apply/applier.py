@@ -98,7 +98,7 @@ def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
             break
         run = run.of_jobs([*raced, *lost])
         if lost:  # the version that they were to come to may be the one whose files are gone
-            run = replace(run, iteration=replace(run.iteration, to_version=None))
+            run = replace(run, iteration=replace(run.iteration, to_version=None, ends={}))
     return outcomes
 
 

@@ -58,7 +58,10 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
             # This is so for all rebuilds: what a former registration has under way fails at the sink from here on.
             frame = ports.source.snapshot(session, uri, span.to.version)
             job_run = replace(job_run, position=consumer.claim(ports.context(session, job_run, span, run.guard), frame))
-        context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, full)
+        context, order = (
+            ports.context(session, job_run, span, run.guard),
+            RefreshOrder(span, run.bounds, full, run.iteration.ends),
+        )
         if full == FIRST_BUILD and ranged is not None:
             waits = request_build(run, job_run, span, lambda: ranged.range_terms(context, order))
             if waits is not None:
@@ -112,13 +115,15 @@ def _unmoved(run: ApplyRun, job_run: JobRun, span: SourceRange, done: Refreshed)
 
     What the tables have committed since has no rows, and only the marks move, in memory.
     """
-    found = refreshed(job_run.row, done, DataType.TAIL, NOTHING_APPLIED, "")
+    found = refreshed(job_run.row, done, DataType.TAIL, NOTHING_APPLIED, done.warning)
+    if found.waits_for:  # it has not come to what is there
+        span = replace(span, to=later(job_run.row.watermark, found.watermark))
     marks = {**job_run.position.sources, **found.sources}
     own = SourceMark(span.table_id, later(job_run.position.watermark, span.to))
     position = replace(job_run.position, sources={**marks, run.uri: own})
-    return replace(
-        renew_position(run.ports, run.guard, replace(job_run, position=position), span), due_at_s=found.due_at_s
-    )
+    outcome = renew_position(run.ports, run.guard, replace(job_run, position=position), span)
+    outcome = replace(outcome, due_at_s=found.due_at_s, warning=found.warning)
+    return replace(outcome, waits_for=found.waits_for, wait_s=found.wait_s)
 
 
 def _find_version(run: ApplyRun, job_run: JobRun) -> SourceRange:

@@ -70,6 +70,10 @@ def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
         (a_job(source_version=8), "now, as the source is ahead, together with"),
         (a_job({"job_type": "greedy"}), "of its own (trigger greedy)"),
         (a_job({"job_type": "custom", "name": "nightly"}), "when the trigger 'nightly' says so"),
+        (
+            a_job(status=JobStatus(waits_for="b (of t)", waits_until_s=NOW_S + 5), source_version=8),
+            "at 1970-01-12 13:46:45Z at the latest; it waits for b (of t)",
+        ),
         (a_job(status=JobStatus(due_at_s=NOW_S + 60)), "; and at 1970-01-12 13:47:40Z as time passes"),
         (a_job(status=JobStatus(due_at_s=NOW_S - 60)), "; and as time passes, on which its rows depend"),
     ],

@@ -43,6 +43,14 @@ def test_a_view_may_hold_its_tables_which_is_shown(run: Run, kept: Kept) -> None
     assert "tables keep what was removed for" in " ".join(run("view", "show", "totals").stdout.split())
 
 
+def test_a_view_may_wait_for_tables_that_are_behind_which_is_shown(run: Run, kept: Kept) -> None:
+    run(*CREATE, "--waits-for", "1m")
+    ((_, _, view),) = kept()
+    assert view.waits_for_s == 60.0
+    shown = " ".join(run("view", "show", "totals").stdout.split())
+    assert "waits for tables that are behind, at most 60.0 s" in shown
+
+
 def test_a_view_may_be_refreshed_at_times_by_cron(run: Run, kept: Kept) -> None:
     run(*CREATE, "--cron", "0 30 6 * * ?", "--time-zone", "Europe/Berlin")
     ((_, _, view),) = kept()

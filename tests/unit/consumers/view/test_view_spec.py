@@ -13,6 +13,7 @@ from iscp.consumers.view.view_spec import TABLES_MAX, read_view_spec
 from iscp.core.job.source_holds import HOLD_MAX_S
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.spec.view_fields import WAITS_FOR_MAX_S, WAITS_FOR_S
 from iscp.core.values.errors import InvalidRequest
 
 OPTIONS = "spec.iteration.consumer.options"
@@ -32,12 +33,14 @@ def test_options_that_are_left_out_have_their_defaults() -> None:
     found = read_view_spec(view())
     assert (found.query.sql, dict(found.query.tables), found.query.note) == ("SELECT a FROM t", {"t": "/lake/t"}, "")
     assert (found.policy, found.deletion_vectors, found.hold_s) == (Policy.AUTO, True, 0.0)
+    assert found.waits_for_s == WAITS_FOR_S
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_options_are_read_as_they_are_given(policy: Policy) -> None:
     given_view = view(refresh=policy.value, deletion_vectors=False, hold_s=int(HOLD_MAX_S), sql="\n SELECT 1;;\n")
     found = read_view_spec(given_view)
+    assert read_view_spec(view(waits_for_s=0)).waits_for_s == 0.0
     assert (found.policy, found.deletion_vectors, found.hold_s) == (policy, False, HOLD_MAX_S)
     assert found.query.sql == "SELECT 1"
 
@@ -74,6 +77,9 @@ def test_a_name_of_a_table_is_written_without_quotes_and_in_parts(name: str) -> 
         ({"tables": {"t": ""}}, "tables.t"),
         ({"hold_s": float("nan")}, "hold_s"),
         ({"hold_s": None}, "hold_s"),
+        ({"waits_for_s": -1}, "waits_for_s"),
+        ({"waits_for_s": None}, "waits_for_s"),
+        ({"waits_for_s": 2 * WAITS_FOR_MAX_S}, "waits_for_s"),
         ({"deletion_vectors": 1}, "deletion_vectors"),
         ({"deletion_vectors": None}, "deletion_vectors"),
         ({"refresh": None}, "refresh"),

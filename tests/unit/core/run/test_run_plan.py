@@ -158,3 +158,16 @@ def test_a_long_chain_is_skipped_at_once() -> None:
     made = plan(*jobs)
     made.begin()
     assert len(made.end(0, failed=True)) == 4_999
+
+
+def test_tables_that_a_job_reads_on_several_ways_are_those_of_diamonds() -> None:
+    diamond = [job("a", "/a", "/t"), job("b", "/b", "/t", "/u"), job("c", "/c", "/a", "/b")]
+    assert plan(*diamond).tables_on_several_ways() == {"/t"}
+    assert plan(*diamond[:2]).tables_on_several_ways() == set()
+    assert plan(diamond[0], job("c", "/c", "/a", "/t")).tables_on_several_ways() == {"/t"}
+    far = [job("top", "/top", "/a2", "/b2"), job("a2", "/a2", "/a"), job("b2", "/b2", "/b"), *diamond[:2]]
+    assert plan(*far).tables_on_several_ways() == {"/t"}
+    assert RunPlan(diamond, {0, 2}).tables_on_several_ways() == set(), "the target of b stays as it is"
+    made = plan(*far)
+    made.end(3, failed=False)
+    assert made.tables_on_several_ways() == {"/t"}

@@ -116,3 +116,14 @@ def test_what_no_try_can_help_ends_the_job(code: ErrorCode) -> None:
     made.take(outcome(2, code=code), 1.0)
     assert made.ended
     assert made.result.error_code == code
+
+
+def test_a_job_that_waits_for_tables_that_are_behind_checks_them_again_until_it_waits_no_longer() -> None:
+    made = progress()
+    waiting = replace(outcome(5, committed=False), waits_for="b", wait_s=9.0)
+    made.take(waiting, 0.1)
+    assert (made.ended, made.retry_s) == (False, RETRY_BASE_S)
+    made.take(replace(waiting, wait_s=0.125), 0.1)
+    assert (made.ended, made.retry_s) == (False, 0.125)
+    made.take(replace(outcome(5), warning="mixed"), 0.1)
+    assert (made.ended, made.result.state, made.result.warning) == (True, ResultState.UPDATED, "mixed")

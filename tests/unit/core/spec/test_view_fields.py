@@ -24,6 +24,7 @@ VIEWS = st.builds(
     st.fixed_dictionaries({}, optional={"priority": st.integers(0, 9), "target_lag": st.floats(1, 1e6)}),
     st.booleans(),
     st.floats(0, 1e9),
+    st.none() | st.floats(0, 1e5),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXTS,

@@ -45,6 +45,7 @@ ENDING = JobStatus(deletion=Deletion.WANTED)
         ({"state": JobState.PENDING}, "slot"),
         ({"state": JobState.CANCELED}, "cancelled"),
         ({"source_version": 9}, "2 versions are not applied yet"),
+        ({"status": JobStatus(waits_for="b (of t)", waits_until_s=NOW_S + 5)}, "for b (of t), and runs in 5.0 s"),
         ({"status": JobStatus(due_at_s=NOW_S + 20)}, "in 20 s, as its rows depend on the time"),
         ({"applied_version": -1}, "not run yet"),
         ({}, "next commit of its source"),

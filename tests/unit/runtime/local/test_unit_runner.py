@@ -12,7 +12,7 @@ from iscp.core.run.unit_progress import TRIES_MAX
 from iscp.core.values.errors import ErrorCode, StorageError
 from iscp.ports.system import Guard
 from iscp.runtime.local.job_registrar import RunOrders
-from tests.fakes.local_runs import FailingRunner, Local, failing
+from tests.fakes.local_runs import TABLE, FailingRunner, Local, failing
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 
 WAIT_S = 20.0
@@ -180,3 +180,11 @@ def test_a_result_says_what_was_left_undone_at_a_target_that_was_changed(local: 
     assert first.document()["warning"] == first.warning
     (again,) = local.units().bring_up(rows(local, "copy"))
     assert (again.warning, heard) == ("", ["copy"]), "nothing is due at a target that was not written to"
+
+
+def test_a_table_is_read_up_to_its_end_and_no_further(local: Local) -> None:
+    wanted = rows(local, "copy")
+    local.source.commit({3: "c"})
+    (found,) = local.units().bring_up(wanted, ends={TABLE: 1})
+    assert (found.state, found.to_version) == (ResultState.UPDATED, 1)
+    assert local.target("copy").rows == local.source.states[1]

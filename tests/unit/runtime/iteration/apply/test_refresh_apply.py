@@ -186,3 +186,28 @@ def test_tests_can_make_it_die_at_each_place(views: Views) -> None:
     row = views.job()
     views.run(row)
     assert views.failpoints.reached == ["read.before", "snapshot.before", "report.before"]
+
+
+def test_a_refresh_that_is_put_off_leaves_the_marks_where_they_are_and_says_what_it_waits_for(views: Views) -> None:
+    row = views.job()
+    (first,) = views.run(row)
+    row = applied(row, first)
+    views.own.commit({3: "c"})
+    views.other.commit({2: "y"})
+    consumer = views.consumer(row)
+    consumer.waits = "b (is behind)", 4.0
+    (waiting,) = views.run(row)
+    assert (waiting.ok, waiting.committed, waiting.seq) == (True, False, row.seq)
+    assert (waiting.waits_for, waiting.wait_s) == ("b (is behind)", 4.0)
+    assert (waiting.watermark.version, versions(waiting)) == (1, {URI: 1, OTHER: 1})
+    consumer.waits = "", 0.0
+    (done,) = views.run(row)
+    assert (done.committed, done.waits_for, versions(done)) == (True, "", {URI: 2, OTHER: 2})
+
+
+def test_a_consumer_is_handed_the_versions_beyond_which_it_does_not_go(views: Views) -> None:
+    row = views.job()
+    iteration = Iteration(next(NUMBERS), "t-1", URI, (row,), 1, ends={URI: 1, OTHER: 0})
+    (outcome,) = views.runner.run(iteration, OpenGuard())
+    assert outcome.ok
+    assert views.consumer(row).orders[-1].ends == {URI: 1, OTHER: 0}
