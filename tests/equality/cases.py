@@ -210,6 +210,8 @@ def _texts() -> Iterator[Case]:
         "EndsWith": ["endswith(a, b)", "a LIKE '%a'"],
         "Contains": ["contains(a, b)", "a LIKE '%b%'"],
         "OctetLength": ["octet_length(a)"],
+        "Md5": ["md5(a)", "md5(a || b)"],
+        "Sha256": ["sha2(a, 256)", "sha2(a, 0)"],
         "StringInstr": ["instr(a, b)", "locate(b, a)"],
         "Like": ["a LIKE '_'", "a LIKE '_b_'", "a LIKE 'a%b_c'", "a LIKE '_a_'", "a LIKE '%a%b%'"],
     }

@@ -17,7 +17,7 @@ from iscp.core.algebra.lookup_plan import LookupStep
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.signed_rows import TableChange
 from iscp.views.duck.duck_refresh import DuckRefresh
-from iscp.views.refresh.query_note import read_query
+from iscp.views.refresh.view_notes import read_query
 from tests.random_views.row_bags import Bag, countable
 
 ENGINE = DuckEngine()

@@ -45,7 +45,6 @@ from iscp.views.duck.duck_refresh import (
 )
 from iscp.views.duck.view_tables import ViewTables, columns_read
 from iscp.views.refresh.agreed_end import AgreedEnd, agree_on_end
-from iscp.views.refresh.query_note import QueryNote, read_query
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
@@ -59,6 +58,7 @@ from iscp.views.refresh.table_spans import (
     size_of_tables,
 )
 from iscp.views.refresh.view_memory import ViewMemory
+from iscp.views.refresh.view_notes import QueryNote, RefreshNote, read_query
 from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class ViewConsumer(Consumer):
         self._engine = engine
         memory.note = memory.note or QueryNote(self._sink, _origin_of(view))
         self._note = memory.note
+        memory.refreshes = memory.refreshes or RefreshNote(self._sink)
+        self._refreshes = memory.refreshes
 
     def position(self, row: JobRow) -> Position:
         return self._sink.position(row)
@@ -148,6 +150,7 @@ class ViewConsumer(Consumer):
                 return agreed.put_off(context.position)
             done = agreed.noted(self._refresh(context, order, end))
             self._note.store()
+            self._refreshes.store()
         if done.strategy == Strategy.FULL:
             size = size_of_tables(self._source, done.consumed.position.sources)
             parts.rows_in, parts.bytes_in = size.rows, size.bytes
@@ -205,7 +208,7 @@ class ViewConsumer(Consumer):
             return done
         self._leave_changes_to_spark(by_time=by_time)
         query, total = self._query(context, end), self._memory.sizes.of_all(self._source, end.tables)
-        choice = choose_strategy(self._view.policy, spans.bytes, total, self._memory.samples, query.scans(spans))
+        choice = choose_strategy(self._view.policy, spans.bytes, total, self._refreshes.samples, query.scans(spans))
         if choice.strategy is Strategy.FULL:
             return self._recompute(context, end, choice.reason, warn=False)
         if not self._sink.schema_matches(query.analyzed.columns.json()):
@@ -224,7 +227,7 @@ class ViewConsumer(Consumer):
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
     def _remember(self, strategy: Strategy, size: int, began_s: float) -> None:
-        self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
+        self._refreshes.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
 
     def _abandon(self, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float) -> Refreshed:
         """Recompute the view, and remember all that was taken for refreshes by such changes, as whoever chooses one

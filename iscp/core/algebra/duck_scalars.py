@@ -295,6 +295,8 @@ _NEGATIVE_LENGTH = (RowGuard("a negative length", lambda call: f"{call.args[2]} 
 _TEXTS = (
     Entry("Upper", "texts", _of_text, same("upper"), guards=_NOT_ASCII),
     Entry("Lower", "texts", _of_text, same("lower"), guards=_NOT_ASCII),
+    Entry("Md5", "texts", _of_text, same("md5")),
+    Entry("Sha256", "texts", _of_text, same("sha256")),
     Entry("Length", "texts", _of_text, lambda call: cast(spelled(call, "length"), call.type)),
     Entry("OctetLength", "texts", _of_text, lambda call: cast(spelled(call, "strlen"), call.type)),
     Entry("Substring", "texts", of_first("string"), _substring, guards=_NEGATIVE_LENGTH),

@@ -349,6 +349,7 @@ OPERATIONS: Mapping[str, OperationRule] = {
     "ShiftRight": OperationRule(2, 2, _first),
     "Cast": OperationRule(1, 1, _said, (is_mode,)),
     **dict.fromkeys(("Upper", "Lower", "StringTrim", "StringTrimLeft", "StringTrimRight"), _CHANGED),
+    **dict.fromkeys(("Md5", "Sha256"), _CHANGED),  # of a text's bytes in UTF-8
     "Substring": OperationRule(3, 3, _fixed("string", "string", "integer")),
     "Concat": OperationRule(1, _MANY, _fixed("string", *_TEXT)),
     "ConcatWs": OperationRule(1, _MANY, _fixed("string", *_TEXT)),

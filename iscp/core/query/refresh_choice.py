@@ -7,11 +7,17 @@ when all was cold, or long ago, is measured again once it may be wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, log
 from statistics import median
+
+from iscp.core.values.untrusted_values import exact_float, exact_int
+
+STORED_SAMPLES_MAX = 100
+"""Refreshes of a view that are read from where they are stored; a list of more was written by somebody else."""
 
 SHARE_DEFAULT = 0.2
 """The share of changed bytes from which on a query is recomputed that was never refreshed both ways."""
@@ -215,6 +221,24 @@ def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:
     if not known:
         return None
     return median(each.took_s * max(total, 1) / max(each.bytes, 1) for each in known)
+
+
+def samples_to_json(samples: Sequence[RefreshSample]) -> bytes:
+    return json.dumps([[each.strategy, each.bytes, each.took_s] for each in samples]).encode()
+
+
+def samples_from_json(content: bytes) -> tuple[RefreshSample, ...]:
+    """Return stored samples; none if the content is not of `samples_to_json`, as it lies where tenants write."""
+    try:
+        found = json.loads(content)
+        if not isinstance(found, list) or len(found) > STORED_SAMPLES_MAX:
+            return ()
+        return tuple(
+            RefreshSample(Strategy(strategy), exact_int(size, "bytes", 0), exact_float(took_s, "took_s", 0.0))
+            for strategy, size, took_s in found
+        )
+    except (ValueError, TypeError, RecursionError):
+        return ()
 
 
 def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tuple[RefreshSample, ...]:

@@ -179,6 +179,8 @@ class _AlgebraReader:
             "TimestampAddYMInterval": lambda each, kind: self._later(each, kind, "AddCalendarMonths"),
             "DateAddYMInterval": self._months_later,
             "StringLocate": self._located,
+            "Md5": lambda each, kind: self._digest(each.child(), kind, "Md5"),
+            "Sha2": self._sha2,
             "NTile": lambda each, kind: Expr("NTile", (), kind, (self._whole(each.buckets()),)),
         }
 
@@ -444,6 +446,18 @@ class _AlgebraReader:
         start, interval = self._catalyst.children(expression)
         months = Expr("Literal", (), "integer", (str(_interval(interval)),))
         return Expr("AddMonths", (self.expression(start), months), kind)
+
+    def _digest(self, value: Expression, kind: str, op: str) -> Expr:
+        """Return a digest of a text, which Catalyst has as one of the text's bytes."""
+        if _class_of(value) != "Cast":
+            raise _OpaqueError("a digest of bytes")
+        return Expr(op, (self.expression(value.child()),), kind)
+
+    def _sha2(self, expression: Expression, kind: str) -> Expr:
+        value, bits = self._catalyst.children(expression)
+        if self._whole(bits) not in (0, 256):
+            raise _OpaqueError("another number of bits")
+        return self._digest(value, kind, "Sha256")
 
     def _located(self, expression: Expression, kind: str) -> Expr:
         """Return the place of one text in another, from its beginning."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from iscp.core.algebra.stored_query import StoredQuery
-from iscp.core.query.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.refresh.agreed_end import Agreement
-from iscp.views.refresh.query_note import QueryNote
+from iscp.views.refresh.view_notes import QueryNote, RefreshNote
 
 SERVED_LEAST = 3
 """Refreshes that stored groups have to serve, on average, to be written again where they are of other versions: they
@@ -61,12 +60,8 @@ class ViewMemory:
         self.sizes = TableSizes()
         self.agreement = Agreement()
         self.note: QueryNote | None = None
+        self.refreshes: RefreshNote | None = None
         self.by_time: TimeDependence | None = None
-        self.samples: tuple[RefreshSample, ...] = ()
-
-    def remember(self, sample: RefreshSample) -> None:
-        """Remember what a refresh took."""
-        self.samples = with_sample(self.samples, sample)
 
     def due_at_s(self, refreshed_at_s: float, now_s: float, interval_s: float | None) -> float:
         """Return when its rows change as time passes, in Unix seconds; 0: they do not."""

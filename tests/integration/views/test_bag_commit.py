@@ -106,13 +106,16 @@ def test_changes_that_take_as_long_as_all_rows_are_given_up_and_later_ones_are_n
     write_deltalake(table, pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="overwrite")
     view.refresh()
     memory = view.pool.keep(("view", view.row.job_id, view.sql), view.target, lambda uri: ViewMemory())
-    (sample,) = memory.samples
-    memory.samples = (RefreshSample(Strategy.FULL, sample.bytes, 0.01),) * 2  # and all else takes longer
+    refreshes = memory.refreshes
+    assert refreshes is not None
+    (sample,) = refreshes.samples
+    for _ in range(2):
+        refreshes.remember(RefreshSample(Strategy.FULL, sample.bytes, 0.01))  # and all else takes longer
     DeltaTable(table).update(updates={"a": "7"}, predicate="a = 1")
     given_up = view.refresh()
     assert (given_up.strategy, given_up.reason.endswith("as long as a full one, and were given up")) == ("full", True)
     assert not given_up.warning
     view.assert_equal()
-    tried = [each for each in memory.samples if each.strategy is Strategy.INCREMENTAL]
+    tried = [each for each in refreshes.samples if each.strategy is Strategy.INCREMENTAL]
     assert len(tried) == 1
     assert tried[0].took_s > 0.5

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.refresh.query_note import read_query
+from iscp.views.refresh.view_notes import read_query
 from tests.selection import in_full
 
 from .conftest import SCHEMAS, Lake, ViewBench

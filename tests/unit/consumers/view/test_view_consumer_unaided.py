@@ -28,7 +28,7 @@ from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.duck.duck_refresh import schema_json_of
-from iscp.views.refresh.query_note import NOTE
+from iscp.views.refresh.view_notes import NOTE
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 SQL = "select t.k, u.x from t join u on t.k = u.k"

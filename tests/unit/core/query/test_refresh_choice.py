@@ -28,6 +28,8 @@ from iscp.core.query.refresh_choice import (
     Strategy,
     choose_strategy,
     expect_incremental,
+    samples_from_json,
+    samples_to_json,
     with_sample,
 )
 
@@ -224,3 +226,26 @@ def test_of_a_magnitude_the_last_few_are_remembered_and_the_fastest_counts() -> 
         samples = with_sample(samples, changes(1_000, took_s))
     assert samples == (FULL_10_S, changes(500_000, 9.0), changes(1_000, 5.0), changes(1_000, 3.0))
     assert expect_incremental(1_000, 1_000_000, samples) == pytest.approx(3.0)
+
+
+SAMPLES = st.builds(
+    RefreshSample, st.sampled_from(Strategy), st.integers(0, 2**62), st.floats(0.0, 1e9, allow_nan=False)
+)
+
+
+@given(st.lists(SAMPLES, max_size=20))
+def test_stored_samples_are_read_as_they_were(samples: list[RefreshSample]) -> None:
+    assert samples_from_json(samples_to_json(samples)) == tuple(samples)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{}", b"7", b"null", b"\xff", b"[" * 100_000, b"[[]]", b'["full"]', b"[[null, 1, 1.0]]"),
+        *(b'[["full", -1, 1.0]]', b'[["full", 1, NaN]]', b'[["full", 1, Infinity]]', b'[["full", 1.5, 1.0]]'),
+        *(b'[["FULL", 1, 1.0]]', b'[["full", true, 1.0]]', b'[["full", 1, "1"]]', b'[["full", 1, -1.0]]'),
+        samples_to_json([RefreshSample(Strategy.FULL, 1, 1.0)] * 101),
+    ],
+)
+def test_forged_samples_are_none(content: bytes) -> None:
+    assert samples_from_json(content) == ()

@@ -22,10 +22,11 @@ from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.algebra.stored_query import QUERY_BYTES_MAX
 from iscp.core.job.iteration import Bounds
+from iscp.core.query.refresh_choice import RefreshSample, Strategy, samples_from_json, samples_to_json
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.views.refresh.query_note import NOTE
+from iscp.views.refresh.view_notes import QUERY_NOTE, REFRESH_NOTE
 from tests.fakes.forged_queries import forged
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full
@@ -79,7 +80,7 @@ class Newcomer:
 
 
 def note(view: ViewBench) -> Path:
-    return Path(view.target, f"_iscp-{NOTE}.json")
+    return Path(view.target, f"_iscp-{QUERY_NOTE}.json")
 
 
 def append(view: ViewBench, number: int = 1) -> None:
@@ -231,7 +232,7 @@ def test_what_cannot_be_opened_or_written_harms_no_refresh(new_view: NewView, ca
             view.restart() if not number else None
             assert view.refresh("on request" if number else "").strategy == ("full" if number else "changes")
             view.assert_equal()
-    assert [each.message for each in caplog.records].count("view.query_unstored") == 1
+    assert [each.message for each in caplog.records].count("view.note_unstored") == 1
 
 
 def test_other_columns_of_a_table_are_another_file(new_view: NewView, spark_runtime: SparkRuntime) -> None:
@@ -283,4 +284,21 @@ def test_no_reader_and_no_vacuum_takes_the_file_for_a_part_of_the_table(
     assert not view.catalog.describe(view.target).target_fault[0]
     append(view)
     assert Newcomer(view).refresh().strategy == "groups"
+    view.assert_equal()
+
+
+def test_a_process_that_has_seen_no_refresh_chooses_by_what_former_ones_took(new_view: NewView) -> None:
+    """A forged note says nothing, and is replaced."""
+    view = new_view(GROUPS, seed=80, by_spark=True)
+    view.refresh()
+    file = Path(view.target, f"_iscp-{REFRESH_NOTE}.json")
+    (built,) = samples_from_json(file.read_bytes())
+    assert built.strategy is Strategy.FULL
+    changes = RefreshSample(Strategy.INCREMENTAL, 1, 0.01)
+    for content, reason in ((samples_to_json([built, changes]), "expected "), (b'[["full", -1, 1]]', "")):
+        file.write_bytes(content)
+        view.restart()
+        append(view)
+        assert view.refresh().reason.startswith("expected ") is bool(reason)
+        assert len(samples_from_json(file.read_bytes())) == (3 if reason else 1)
     view.assert_equal()
