@@ -43,7 +43,7 @@ GOLD = {
             ceo, city, founding_date, sp_rating, effective_timestamp, end_timestamp, is_current
         FROM companies""",
     "dim_security": f"""
-        SELECT {_surrogate("s.symbol", "s.effective_timestamp")} AS sk_security_id, symbol, issue_type AS issue,
+        SELECT {_surrogate("s.symbol", "s.effective_timestamp")} AS sk_security_id, symbol, issue_type,
             s.status, s.name, exchange_id, sk_company_id, shares_outstanding, first_trade_date, dividend_cents,
             s.effective_timestamp, s.end_timestamp, s.is_current
         FROM securities s
@@ -181,8 +181,7 @@ GOLD = {
                 max(dm_high) AS market_high
             FROM daily_market GROUP BY dm_date
         ), quiet AS (
-            SELECT * FROM days d WHERE NOT EXISTS (
-                SELECT 1 FROM fact_trade ft WHERE ft.sk_create_date = d.dm_date AND ft.trade_price > 99.9)
+            SELECT * FROM days d WHERE NOT EXISTS (SELECT 1 FROM fact_trade ft WHERE ft.sk_create_date = d.dm_date)
         ), followed AS (
             SELECT *, lag(total_volume) OVER (ORDER BY dm_date) AS prev_volume FROM quiet
         ), overall AS (

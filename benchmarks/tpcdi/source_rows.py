@@ -3,7 +3,7 @@
 The first batch is history: accounts and customers as records of a customer management system, companies and securities
 as lines of a news wire, trades with the history of their states. The second and the third one bring a day each: records
 of new and changed customers and accounts, trades that begin, trades of before that end, prices of one more day, cash,
-holdings and watches. Prospects are changed, added and taken away.
+holdings and watches. Prospects are changed, added and removed.
 """
 
 from __future__ import annotations
