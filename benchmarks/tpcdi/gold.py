@@ -133,7 +133,7 @@ GOLD = {
         ), without_refunds AS (
             SELECT * FROM broker_trades bt WHERE NOT EXISTS (
                 SELECT 1 FROM fact_trade ft JOIN fact_cash_balances fb ON ft.sk_account_id = fb.sk_account_id
-                WHERE ft.sk_broker_id = bt.sk_broker_id AND fb.amount < -4900)
+                WHERE ft.sk_broker_id = bt.sk_broker_id AND fb.amount < -4990)
         ), overall AS (
             SELECT sum(trade_count) AS trades, sum(total_notional) AS notional, avg(total_notional) AS mean_notional,
                 stddev(total_notional) AS std_notional, avg(CAST(unique_customers AS double)) AS mean_customers,
