@@ -171,9 +171,7 @@ class PropertyCheck:
     def _first(self, query: Rel, lake: Lake) -> Kept:
         self.ducks.have(lake, lake)
         rows = self.ducks.bag(query)
-        bags = {"net": rows}
-        if ChangePlan(query, NAMES).keyed_rows():
-            bags["keyed"] = rows
+        bags = {"net": rows, "keyed": rows}
         summed = ChangePlan(query, NAMES).summed_rows()
         if summed is None:
             return Kept(bags, None)
@@ -192,13 +190,13 @@ class PropertyCheck:
     def _refreshed(self, query: Rel, ways: Ways, kept: Kept) -> Kept:
         if ways.net is None:
             return kept
-        bags, sums = dict(kept.bags), kept.sums
-        bags["net"] = _moved(bags["net"], self.ducks.rows(ways.net))
+        net, sums = _moved(kept.bags["net"], self.ducks.rows(ways.net)), kept.sums
+        bags = dict.fromkeys(kept.bags, net)  # so goes a view where its own way is not there for what has changed
         if ways.keyed is not None:
-            bags["keyed"] = self._replaced(query, ways.keyed, bags["keyed"])
+            bags["keyed"] = self._replaced(query, ways.keyed, kept.bags["keyed"])
         if ways.summed is not None and sums is not None:
             sums = self._summed(ways.summed, sums)
-            bags["summed"] = self._replaced(query, ways.summed.touched, bags["summed"])
+            bags["summed"] = self._replaced(query, ways.summed.touched, kept.bags["summed"])
         self.refreshes.update({"net", *({"keyed"} if ways.keyed else ()), *({"summed"} if ways.summed else ())})
         return Kept(bags, sums)
 
