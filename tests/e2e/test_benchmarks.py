@@ -138,6 +138,12 @@ SMALLEST = {
     ),
     "small_tables": Smallest("--tables 21 --rows 1", "tables small_tables_per_s one_ms of_it_at_data_ms"),
     "startup": Smallest("--runs 1", "first_iteration_s first_iteration_min_s ready_s"),
+    "tpcdi": Smallest(
+        "--trades 100",
+        "views views_refreshed views_by_changes batch2_cpu_ratio_spark batch2_clock_ratio_spark batch2_ratio_duckdb "
+        "batch3_cpu_ratio_spark batch3_clock_ratio_spark batch3_ratio_duckdb view_median_ratio clock_s cpu_s",
+        "slower_views views_by_spark rows_read rows",
+    ),
     "vector": Smallest(
         "--rows 6000 --rounds 2 --updates 3 --queries 20 --seconds 2 --growth-rows 2000 --growth-rows 6000",
         "searchable_ms update_ratio_of_build maintained_ratio search_p95_ms searches recall_all recall_1 p95_ms_all "

@@ -1,10 +1,14 @@
-"""Queries of the algebra drawn at random over two tables, and the tables' rows, for tests without Spark."""
+"""Queries of the algebra drawn at random over two tables, and the tables' rows, for tests without Spark.
+
+Each is drawn by a `Random`: Hypothesis has one whose draws it can make smaller, and a seed makes another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -27,15 +31,15 @@ from iscp.core.algebra.algebra import (
 )
 
 NAMES = ("orders", "items")
-FIELDS = (("k", "long"), ("n", "long"), ("s", "string"))
-"""The columns of each table: a key of few values, a number, a text."""
+FIELDS = (("k", "long"), ("n", "long"), ("s", "string"), ("d", "double"))
+"""The columns of each table: a key of few values, a number, a text, a double."""
 
-ROWS = st.lists(
-    st.tuples(
-        st.sampled_from((None, 1, 2, 3)), st.sampled_from((None, 0, 1, 5, -2)), st.sampled_from((None, "a", "b", ""))
-    ),
-    max_size=6,
-)
+CELLS = ((None, 1, 2, 3), (None, 0, 1, 5, -2), (None, "a", "b", ""), (None, "1.5", "0.0", "-0.0", "nan", "inf"))
+"""The values of each column; doubles are text, so that NaN equals itself and zeros of two signs differ."""
+
+ROWS = st.lists(st.tuples(*map(st.sampled_from, CELLS)), max_size=6)
+
+RANDOMS = st.randoms(use_true_random=False)
 
 
 def number(value: int) -> Expr:
@@ -54,7 +58,7 @@ def total(value: Expr) -> Expr:
 class Drawn:
     """A query that is being drawn; columns are numbered as they come."""
 
-    draw: st.DrawFn
+    random: Random
     ids: count[int] = field(default_factory=lambda: count(1))
 
     def column(self, name: str, kind: str) -> TypedColumn:
@@ -66,35 +70,45 @@ class Drawn:
     def one_of(self, relation: Rel, kind: str = "long") -> Expr:
         """A column of the relation, or a constant where it has none of this type."""
         found = [each.value for each in relation.columns if each.type == kind]
-        return self.draw(st.sampled_from(found)) if found else Expr("Literal", (), kind, (None,))
+        return self.random.choice(found) if found else Expr("Literal", (), kind, (None,))
+
+    def flag(self) -> bool:
+        return self.random.random() < 0.5
+
+    def kind(self) -> str:
+        """A type of keys."""
+        return self.random.choice(("long", "long", "string", "double"))
 
     def value(self, relation: Rel) -> Expr:
-        op = self.draw(st.sampled_from(("", "Add", "Coalesce", "If")))
+        op = self.random.choice(("", "Add", "Coalesce", "If"))
         first, second = self.one_of(relation), self.one_of(relation)
         if op == "Add":
-            return Expr("Add", (first, number(self.draw(st.integers(-3, 3)))), "long", ("ANSI",))
+            return Expr("Add", (first, number(self.random.randint(-3, 3))), "long", ("ANSI",))
         if op == "Coalesce":
             return Expr("Coalesce", (first, second), "long")
         return Expr("If", (self.condition(relation), first, second), "long") if op == "If" else first
 
     def condition(self, relation: Rel) -> Expr:
-        op = self.draw(st.sampled_from(("LessThan", "EqualTo", "EqualNullSafe", "IsNull", "StartsWith")))
+        op = self.random.choice(("LessThan", "EqualTo", "EqualNullSafe", "IsNull", "StartsWith"))
         if op == "IsNull":
             return both(op, self.one_of(relation, "string"))
         if op == "StartsWith":
             return both(op, self.one_of(relation, "string"), Expr("Literal", (), "string", ("a",)))
-        return both(op, self.one_of(relation), number(self.draw(st.integers(-1, 3))))
+        if self.random.random() < 0.3:
+            limit = self.random.choice(("0.0", "-0.0", "1.5", "NaN"))
+            return both(op, self.one_of(relation, "double"), Expr("Literal", (), "double", (limit,)))
+        return both(op, self.one_of(relation), number(self.random.randint(-1, 3)))
 
     # --- relations ----------------------------------------------------------------------------------------------------
 
     def table(self) -> Rel:
         fields = tuple(self.column(name, kind) for name, kind in FIELDS)
-        return Table((), fields, self.draw(st.sampled_from(NAMES)))
+        return Table((), fields, self.random.choice(NAMES))
 
     def relation(self, depth: int) -> Rel:
         if depth == 0:
             return self.table()
-        return self.draw(st.sampled_from(self._operators))(depth - 1)
+        return self.random.choice(self._operators)(depth - 1)
 
     @property
     def _operators(self) -> list[Callable[[int], Rel]]:
@@ -105,13 +119,14 @@ class Drawn:
 
     def _project(self, depth: int) -> Rel:
         below = self.relation(depth)
-        return Project((below,), (*(each.value for each in below.columns[:2]), self.alias(self.value(below))))
+        kept = self.random.sample(below.columns, min(2, len(below.columns)))
+        return Project((below,), (*(each.value for each in kept), self.alias(self.value(below))))
 
     def _filter(self, depth: int) -> Rel:
         below = self.relation(depth)
         condition = self.condition(below)
-        if self.draw(st.booleans()):
-            condition = both(self.draw(st.sampled_from(("And", "Or"))), condition, self.condition(below))
+        if self.flag():
+            condition = both(self.random.choice(("And", "Or")), condition, self.condition(below))
         return Filter((below,), condition)
 
     def _compared(self, depth: int) -> Rel:
@@ -132,51 +147,65 @@ class Drawn:
 
     def _join(self, depth: int) -> Rel:
         left, right = self.relation(depth), self.relation(depth)
-        kind = self.draw(st.sampled_from([each for each in JoinKind if each is not JoinKind.LEFT_SINGLE]))
+        kind = self.random.choice([each for each in JoinKind if each is not JoinKind.LEFT_SINGLE])
         if kind is JoinKind.CROSS:
             return Join((left, right), kind)
-        condition = both(
-            self.draw(st.sampled_from(("EqualTo", "EqualNullSafe", "LessThan"))), *map(self.one_of, (left, right))
-        )
-        if self.draw(st.booleans()):
+        op, key = self.random.choice(("EqualTo", "EqualNullSafe", "LessThan")), self.kind()
+        condition = both(op, self.one_of(left, key), self.one_of(right, key))
+        if self.flag():
             condition = both("And", condition, both("IsNotNull", self.one_of(right)))
         exists = self.column("exists", "boolean") if kind is JoinKind.EXISTENCE else None
         return Join((left, right), kind, condition, exists)
 
     def _group(self, depth: int) -> Rel:
         below = self.relation(depth)
-        key = self.one_of(below)
+        key = self.one_of(below, self.kind())
         counted = Expr("AggregateExpression", (Expr("Count", (self.one_of(below),), "long"),), "long", (True,))
         most = Expr("AggregateExpression", (Expr("Max", (self.one_of(below),), "long"),), "long", (False,))
         items = [self.alias(each) for each in (counted, total(self.one_of(below)), most)]
         return Group((below,), (key,), (self.alias(key) if key.op == "Literal" else key, *items))
+
+    def counted(self, depth: int) -> Rel:
+        """Groups by one or two columns with counts, sums and averages, which add up."""
+        below = self.relation(depth)
+        keys = [each.value for each in below.columns if each.type in ("long", "string")][: self.random.randint(1, 2)]
+        kinds = {"Count": "long", "Sum": "long", "Average": "double"}
+        functions = [self.random.choice([*kinds]) for _ in range(self.random.randint(1, 3))]
+        info = {"Sum": ("ANSI",), "Average": ("ANSI",)}
+        values = [Expr(op, (self.value(below),), kinds[op], info.get(op, ())) for op in functions]
+        items = [self.alias(Expr("AggregateExpression", (each,), each.type, (False,))) for each in values]
+        return Group((below,), tuple(keys), (*keys, *items))
 
     def _total(self, depth: int) -> Rel:
         below = self.relation(depth)
         return Group((below,), (), (self.alias(total(self.one_of(below))),))
 
     def _ordered(self, relation: Rel) -> tuple[Expr, ...]:
-        """An order by all columns, so that rows that tie are equal."""
-        flags = self.draw(st.booleans()), self.draw(st.booleans())
-        return tuple(Expr("SortOrder", (each.value,), each.type, flags) for each in relation.columns)
+        """An order by all columns and the signs of zeros, so that rows that tie are equal."""
+        flags, columns = (self.flag(), self.flag()), [each.value for each in relation.columns]
+        signs = [both("IsNegativeZero", each) for each in columns if each.type == "double"]
+        return tuple(Expr("SortOrder", (each,), each.type, flags) for each in [*columns, *signs])
 
     def _window(self, depth: int) -> Rel:
         below = self.relation(depth)
         place = Expr("WindowExpression", (Expr("RowNumber", (), "integer"),), "integer", ("ROWS", None, 0))
         summed = Expr("WindowExpression", (total(self.one_of(below)),), "long", ("ROWS", -1, 0))
-        key = self.one_of(below)
-        partition = (key,) if key.op == "Column" and self.draw(st.booleans()) else ()
+        key = self.one_of(below, self.kind())
+        partition = (key,) if key.op == "Column" and self.flag() else ()
         return Windowed((below,), (self.alias(place), self.alias(summed)), partition, self._ordered(below))
 
     def _limit(self, depth: int) -> Rel:
         below = self.relation(depth)
         rows = Sort((below,), self._ordered(below))
-        return Limit((Limit((rows,), None, self.draw(st.integers(0, 1))),), self.draw(st.integers(0, 4)))
+        return Limit((Limit((rows,), None, self.random.randint(0, 1)),), self.random.randint(0, 4))
 
 
-@st.composite
-def queries(draw: st.DrawFn, depth: int = 3) -> Rel:
-    """A query; some have no table."""
-    drawn = Drawn(draw)
-    found = drawn.relation(draw(st.integers(0, depth)))
+def query_of(random: Random, depth: int) -> Rel:
+    """Draws a query of at most so many operators above each other; some have no table."""
+    drawn = Drawn(random)
+    found = drawn.relation(random.randint(0, depth))
     return found if found.columns else Values((), (drawn.column("x", "long"),), ((number(1),),))
+
+
+def queries(depth: int = 3) -> st.SearchStrategy[Rel]:
+    return st.builds(query_of, RANDOMS, st.just(depth))

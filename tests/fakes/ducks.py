@@ -25,6 +25,13 @@ Lake = dict[str, Bag]
 LAKES = st.fixed_dictionaries({name: ROWS.map(Counter) for name in NAMES})
 
 
+KINDS = {"long": "BIGINT", "string": "VARCHAR", "double": "DOUBLE"}
+
+
+def _constant(value: Any, kind: str) -> str:
+    return f"CAST({'NULL' if value is None else repr(value)} AS {KINDS[kind]})"
+
+
 class Ducks:
     """A DuckDB in which leaves are the rows of lakes: each is a part of the statement."""
 
@@ -33,19 +40,25 @@ class Ducks:
         self.leaves: dict[str, str] = {}
 
     def put(self, name: str, rows: Iterable[Row], fields: Sequence[tuple[str, str]]) -> None:
-        kinds = {"long": "BIGINT", "string": "VARCHAR"}
-        nulls = ", ".join(f"CAST(NULL AS {kinds[kind]}) AS {name}" for name, kind in fields)
-        parts = [f"SELECT {nulls} WHERE FALSE"]
-        parts += [f"SELECT {', '.join('NULL' if each is None else repr(each) for each in row)}" for row in rows]
-        self.leaves[name] = " UNION ALL ".join(parts)
+        kinds, names = zip(*[(kind, name) for name, kind in fields], strict=True)
+        texts = [f"({', '.join(map(_constant, row, kinds))})" for row in rows]
+        never = "" if texts else " WHERE FALSE"
+        values = ", ".join(texts) or f"({', '.join(_constant(None, kind) for kind in kinds)})"
+        self.leaves[name] = f"SELECT * FROM (VALUES {values}) t({', '.join(names)}){never}"
 
     def have(self, old: Lake, new: Lake) -> None:
+        changed = {name: {row: new[name][row] - old[name][row] for row in {*old[name], *new[name]}} for name in NAMES}
+        feed = {
+            name: [(*row, weight) for row, weight in changes.items() if weight] for name, changes in changed.items()
+        }
+        self.move(old, new, feed)
+
+    def move(self, old: Lake, new: Lake, feed: Mapping[str, Iterable[Row]]) -> None:
+        """The changes are those of a feed, a row perhaps several times: each with its weight."""
         for name in NAMES:
             self.put(f"old:{name}", old[name].elements(), FIELDS)
             self.put(f"new:{name}", new[name].elements(), FIELDS)
-            changes = {row: new[name][row] - old[name][row] for row in {*old[name], *new[name]}}
-            weighted = [(*row, weight) for row, weight in changes.items() if weight]
-            self.put(f"changes:{name}", weighted, (*FIELDS, (WEIGHT, "long")))
+            self.put(f"changes:{name}", feed.get(name, ()), (*FIELDS, (WEIGHT, "long")))
 
     def text(self, relation: Rel, names: Sequence[str] = ()) -> str:
         translation = translate(relation, names or [f"r{place}" for place in range(len(relation.columns))])
@@ -57,7 +70,9 @@ class Ducks:
         return f"WITH {', '.join(leaves)}{then if leaves else ''}{text}" if leaves or then == ", " else text
 
     def rows(self, relation: Rel) -> list[Row]:
-        return self.database.execute(self.text(relation)).fetchall()
+        """Doubles are text, as those of lakes."""
+        found = self.database.execute(self.text(relation)).fetchall()
+        return [tuple(repr(each) if isinstance(each, float) else each for each in row) for row in found]
 
     def keep(self, leaf: Table, relation: Rel) -> None:
         """Makes the relation's rows those of a leaf."""

@@ -28,7 +28,7 @@ from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.views.analysis.analysis_versions import analysis_versions
 from iscp.views.duck.duck_refresh import schema_json_of
-from iscp.views.refresh.view_notes import NOTE
+from iscp.views.refresh.view_notes import QUERY_NOTE
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 SQL = "select t.k, u.x from t join u on t.k = u.k"
@@ -75,7 +75,7 @@ class UnaidedView:
         origin = QueryOrigin(SQL, self.uris, {"iscp": __version__, **analysis_versions()}, schemas)
         content = query_to_json(StoredQuery(JOIN), origin)
         assert content is not None
-        self.note = Path(self.target, f"_iscp-{NOTE}.json")
+        self.note = Path(self.target, f"_iscp-{QUERY_NOTE}.json")
         self.note.write_bytes(content)
 
     def _build(self, source: DeltaChangeSource) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from multiprocessing import Pool
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from iscp.core.algebra.algebra import (
 from iscp.core.algebra.change_plan import ChangePlan
 from tests.fakes.algebras import NAMES, both, number, queries
 from tests.fakes.ducks import DUCKS, LAKES, Lake, Row, all_rows, applied, some
+from tests.random_views.properties import CHUNK, played_seed, summed_up
 
 
 def check_net_changes(root: Rel, old: Lake, new: Lake) -> None:
@@ -102,6 +104,20 @@ def test_all_of_it_holds_for_many_queries(root: Rel, old: Lake, new: Lake, other
     check_several_commits(root, old, other, new)
     check_parts(root, old, new, order)
     check_touched_rows(root, old, new)
+
+
+def test_random_histories_commute_and_split() -> None:
+    played = summed_up(map(played_seed, range(40)))
+    assert played.failed == {}
+    assert {*played.refreshes} == {"net", "keyed", "summed"}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(36_000)
+def test_many_random_histories_commute_and_split() -> None:
+    with Pool() as pool:
+        played = summed_up(pool.imap_unordered(played_seed, range(100_000), CHUNK))
+    assert played.failed == {}
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

@@ -24,14 +24,14 @@ from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.duck_text import identifier, leaf_name
 from iscp.core.algebra.kept_input import KeptInput, KeptRows, plan_kept_rows
 from iscp.core.algebra.stored_sums import GroupTotals
-from tests.fakes.algebras import NAMES, Drawn, both, number, total
+from tests.fakes.algebras import NAMES, RANDOMS, Drawn, both, number, total
 from tests.fakes.ducks import DUCKS, LAKES, Lake, all_rows, some
 
 
 @st.composite
 def kept_queries(draw: st.DrawFn) -> KeptInput:
     """Groups of a query, and above them what is made of all of their rows."""
-    drawn = Drawn(draw)
+    drawn = Drawn(draw(RANDOMS))
     below = drawn.relation(draw(st.integers(0, 2)))
     keys = tuple(each.value for each in below.columns if each.type in ("long", "string"))[: draw(st.integers(1, 2))]
     value, summed = drawn.value(below), draw(st.booleans())

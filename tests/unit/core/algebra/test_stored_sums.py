@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from iscp.core.algebra.algebra import Expr, Filter, Group, Project, Rel, Table, TableRows, TypedColumn
 from iscp.core.algebra.change_plan import ChangePlan
 from iscp.core.algebra.stored_sums import GroupTotals, key_columns, number_names, summed_functions
-from tests.fakes.algebras import NAMES, Drawn, both, number
+from tests.fakes.algebras import NAMES, RANDOMS, Drawn, both, number
 from tests.fakes.ducks import DUCKS, LAKES, Lake, all_rows, some
 
 DECIMALS = {"decimal(10,2)": "decimal(20,2)", "decimal(27,4)": "decimal(37,4)", "decimal(27,10)": "decimal(37,10)"}
@@ -27,7 +27,7 @@ def aggregate(op: str, value: Expr, kind: str, *condition: Expr) -> Expr:
 @st.composite
 def groups(draw: st.DrawFn) -> Rel:
     """Groups of a query by one or two keys, with functions that add up, and perhaps operators above."""
-    drawn = Drawn(draw)
+    drawn = Drawn(draw(RANDOMS))
     below = drawn.relation(draw(st.integers(0, 2)))
     keys = [each.value for each in below.columns if each.type in ("long", "string")][: draw(st.integers(1, 2))]
     items = [*keys]
