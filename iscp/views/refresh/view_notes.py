@@ -103,7 +103,7 @@ class QueryNote:
 
 
 class RefreshNote:
-    """What former refreshes of one view took, of whichever process."""
+    """The times that former refreshes of one view took, of whichever process."""
 
     def __init__(self, notes: TargetNotes) -> None:
         self._note = ViewNote(notes, REFRESH_NOTE, REFRESHES_BYTES_MAX)

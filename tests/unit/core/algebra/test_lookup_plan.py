@@ -136,6 +136,6 @@ def test_rows_of_one_table_are_found_by_each_column_that_has_the_keys() -> None:
     union = Union(sides, (TypedColumn(13, "u", "long"),))
     counted = Expr("AggregateExpression", (Expr("Count", (union.fields[0].value,), "long"),), "long", (False,))
     groups = Group((union,), (union.fields[0].value,), (Expr("Alias", (counted,), "long", (14, "c")),))
-    old: Lake = {"orders": Counter([(1, 5, "a"), (5, 1, "b"), (2, 0, None)]), "items": Counter()}
-    new = old | {"orders": Counter([(1, 5, "a"), (5, 1, "b"), (5, 0, None)])}
+    old: Lake = {"orders": Counter([(1, 5, "a", None), (5, 1, "b", None), (2, 0, None, None)]), "items": Counter()}
+    new = old | {"orders": Counter([(1, 5, "a", None), (5, 1, "b", None), (5, 0, None, None)])}
     assert check_lookups(groups, old, new, NAMES[:1], NAMES)
