@@ -23,10 +23,12 @@ class CommitOrigin:
     """The tables that a target's rows are made of, as one of its commits says: `sources` as in Position.
 
     They are empty for a commit that is not iscp's, and have an empty URI for a table whose place a commit does not say.
-    `changes_data` is False if the commit has neither rows nor metadata.
+    `beyond` are the URIs of those that nobody reads who may only read this table. `changes_data` is False if the commit
+    has neither rows nor metadata.
     """
 
     sources: SourceMarks = field(default_factory=dict)
+    beyond: frozenset[str] = frozenset()
     changes_data: bool = True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iscp.core.algebra.algebra import (
+    UNNUMBERED,
     Expand,
     Expr,
     Filter,
@@ -88,13 +89,13 @@ class PlanBuilder:
         """Return Catalyst's id of a column."""
         if number in self._attributes:
             return self.catalyst.id_of(self._attributes[number])
-        return self._query.columns[number]
+        return self._query.columns.get(number, UNNUMBERED)
 
     def _attribute(self, number: int, plans: Sequence[Plan]) -> Expression:
         known = self._attributes.get(number)
         if known is not None:
             return known
-        wanted = self._query.columns[number]
+        wanted = self._id(number)
         for each in plans:
             ids = self.catalyst.ids(each)
             if wanted in ids:

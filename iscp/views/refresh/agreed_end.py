@@ -19,15 +19,20 @@ from iscp.core.query.common_versions import (
     find_mix,
     merged_stands,
 )
-from iscp.core.values.watermark import Position, SourceMarks
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import Consumed
 from iscp.ports.refreshing import Refreshed
-from iscp.ports.source import ChangeSource, ChangesUnavailableError, CommitOrigin
+from iscp.ports.source import NO_ORIGIN, ChangeSource, ChangesUnavailableError, CommitOrigin
 from iscp.views.refresh.table_spans import RefreshEnd
 
 HARMLESS_MAX = 100
 """Commits in a row without rows (OPTIMIZE, a renewal) that are read to find what a table's rows are made of; with more
 of them a table counts as one that follows from no other.
+"""
+
+PLACES_MAX = 1_000
+"""Tables below those of a view that are searched for one that several follow from; what lies below others counts as
+tables that follow from no other.
 """
 
 APART_S = 60.0
@@ -90,7 +95,9 @@ class TableStands:
         """Return, of each table, the ids of those that it follows from at once; equal if these are the same."""
         tables = self._newest.tables.items()
         return {
-            (uri, each.table_id): frozenset(mark.table_id for mark in self.sources(uri, each.to.version).values())
+            (uri, each.table_id): frozenset(
+                mark.table_id for mark in self.origin(uri, each.to.version).sources.values()
+            )
             for uri, each in tables
         }
 
@@ -105,13 +112,13 @@ class TableStands:
         """Return the stands of one of the tables, at every version whose data is equal to this one's."""
         return self._stands(uri, self._newest.tables[uri].table_id, version, (), wide=True)
 
-    def sources(self, uri: str, version: int) -> SourceMarks:
+    def origin(self, uri: str, version: int) -> CommitOrigin:
         """Return what the rows are made of, which the last commit with rows, or of iscp's, says."""
         for each in range(version, max(-1, version - HARMLESS_MAX), -1):
             origin = self._origin(uri, each)
             if origin is None or origin.sources or origin.changes_data:
-                return origin.sources if origin else {}
-        return {}
+                return origin or NO_ORIGIN
+        return NO_ORIGIN
 
     def _origin(self, uri: str, version: int) -> CommitOrigin | None:
         key = uri, version
@@ -124,20 +131,20 @@ class TableStands:
         if key not in self._found:
             self.places.setdefault(table_id, uri)
             last, path = self._last_equal(uri, version) if wide else version, (*path, table_id)
-            stands = self._made_of(self.sources(uri, version), path, wide=wide)
+            stands = self._made_of(self.origin(uri, version), path, wide=wide)
             if last > version:
-                later = self._made_of(self.sources(uri, last), path, wide=wide)
+                later = self._made_of(self.origin(uri, last), path, wide=wide)
                 stands = {each: _from(stands.get(each), stand) for each, stand in later.items()}
             self._found[key] = {**stands, table_id: Stand(version, last)}
         return self._found[key]
 
-    def _made_of(self, sources: SourceMarks, path: tuple[str, ...], *, wide: bool) -> dict[str, Stand]:
+    def _made_of(self, origin: CommitOrigin, path: tuple[str, ...], *, wide: bool) -> dict[str, Stand]:
         found: list[Stands] = []
-        for uri, mark in sources.items():
+        for uri, mark in origin.sources.items():
             version = mark.watermark.version
             if mark.watermark.steps:  # a commit is applied in part
                 found.append({mark.table_id: Stand(version + 1, version)})
-            elif not uri:
+            elif not uri or uri in origin.beyond or len(self.places) >= PLACES_MAX:
                 found.append({mark.table_id: Stand(version, version)})
             elif mark.table_id not in path:  # views in a circle follow from themselves as they were
                 found.append(self._stands(uri, mark.table_id, version, path, wide=wide))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from iscp.adapters.delta.log.commits import Commit, read_commit
+from iscp.adapters.delta.storage.action_paths import REACH, Reach
+from iscp.core.values.errors import PermanentError, StorageError
 from iscp.core.values.exact_watermarks import exact_watermark, parse_sources
 from iscp.core.values.untrusted_values import exact_name
 from iscp.core.values.watermark import SourceMark, SourceMarks, Watermark
@@ -19,11 +21,15 @@ TABLE_KEY = "table"
 def read_origin(uri: str, version: int) -> CommitOrigin | None:
     """Return the origin of one commit; None: it is not in the log. Raises StorageError."""
     commit = read_commit(uri, version)
-    return None if commit is None else origin_of(commit)
+    return None if commit is None else origin_of(uri, commit)
 
 
-def origin_of(commit: Commit) -> CommitOrigin:
-    """Return what a commit says; one that is not iscp's, or cannot be read, says nothing of sources."""
+def origin_of(uri: str, commit: Commit, reach: Reach = REACH) -> CommitOrigin:
+    """Return what a commit of the table at `uri` says; one that is not iscp's, or cannot be read, says nothing of
+    sources.
+
+    Whoever may write to the table may have named any place as one: a place is followed as those of files are.
+    """
     changes = commit.changes_data or commit.metadata_id is not None
     if commit.seq is None:
         return CommitOrigin(changes_data=changes)
@@ -31,7 +37,16 @@ def origin_of(commit: Commit) -> CommitOrigin:
         sources = _sources_of(json.loads(commit.user_metadata))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sources = {}
-    return CommitOrigin(sources, changes)
+    beyond = frozenset(each for each in sources if each and not _is_followed(uri, each, reach))
+    return CommitOrigin(sources, beyond, changes)
+
+
+def _is_followed(uri: str, source: str, reach: Reach) -> bool:
+    try:
+        reach.follow(uri, source)
+    except (StorageError, PermanentError):
+        return False
+    return "%" not in source  # which names another place once it is decoded
 
 
 def _sources_of(tag: Mapping[str, Any]) -> SourceMarks:

@@ -87,7 +87,7 @@ class DeltaChangeSource:
             cdf_on=shape.cdf_on,
             column_ids=shape.column_ids,
             collated=shape.collated,
-            origin=origin_of(commit),
+            origin=origin_of(uri, commit),
         )
 
     @charged_as(UsagePart.READ)

@@ -21,7 +21,7 @@ ROWS, NO_ROWS = CommitOrigin(), CommitOrigin(changes_data=False)
 
 def made_of(*, changes_data: bool = True, **versions: int) -> CommitOrigin:
     marks = {f"/{name}": SourceMark(name, Watermark(version, 1.0)) for name, version in versions.items()}
-    return CommitOrigin(marks, changes_data)
+    return CommitOrigin(marks, changes_data=changes_data)
 
 
 @dataclass
@@ -199,6 +199,14 @@ def test_a_replica_that_does_not_say_where_its_table_is_stands_there_all_the_sam
     tables = diamond()
     tables.commits["r"] = [CommitOrigin({"": SourceMark("t", Watermark(1, 1.0))})]
     assert tables.agree("r", "a", at={"r": 0, "a": 1}).waits_for.startswith("r (a is at version 2 of")
+
+
+def test_a_place_that_is_not_followed_is_read_by_nobody() -> None:
+    tables = diamond()
+    marks = {"/t": SourceMark("t", Watermark(1, 1.0)), "/secret": SourceMark("s", Watermark(1, 1.0))}
+    tables.commits["r"] = [CommitOrigin(marks, frozenset({"/secret"}))]
+    assert tables.agree("r", "a", at={"r": 0, "a": 1}).waits_for.startswith("r (a is at version 2 of")
+    assert all(uri != "/secret" for uri, _ in tables.reads)
 
 
 def test_views_in_a_circle_and_cleaned_logs_end_the_search() -> None:
