@@ -34,8 +34,8 @@ class TableRows(StrEnum):
     GIVEN = "given"
 
 
-CLOCK = "the time"
-"""The name of a table of one row, the time, of which each operator that depends on the time has the value."""
+CLOCK = "\0time"
+"""The name, which no other table has, of a table of one row, the time: operators that depend on it have its value."""
 
 
 @dataclass(frozen=True, slots=True)
