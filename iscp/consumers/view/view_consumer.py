@@ -286,8 +286,7 @@ class ViewConsumer(Consumer):
         if not len(summed.stored):
             self._stored.follow(context, None, tag)
             return Refreshed(Consumed(self._renew(context, tag), 0, 0), "groups", _NO_ROW)
-        keys = [each for each in summed.stored.schema.names if each.startswith("k")]
-        self._stored.merge(context, summed.stored, keys, tag)
+        self._stored.merge(context, summed.stored, summed.keys, tag)
         rows = with_op(summed.touched)
         position = merge_few(context, self._sink, rows, summed.touched.keys.schema.names, tag)
         return Refreshed(Consumed(position, len(rows), 0), "groups", "few rows of a view of groups have changed")

@@ -76,11 +76,14 @@ class TouchedRows:
 class SummedRows:
     """Groups that follow from stored sums, which are the leaf `stored`: rows that are computed one after the other.
 
+    `keys` are the names of its columns that are keys.
+
     `moved` is what changed rows add, `now` the sums afterwards: each is a relation, and the leaf of its rows. `touched`
     are the result's rows, made of the latter.
     """
 
     stored: Table
+    keys: tuple[str, ...]
     moved: tuple[Rel, Table]
     now: tuple[Rel, Table]
     touched: TouchedRows
@@ -184,6 +187,7 @@ class ChangePlan:
         keys = self._named_keys(now, sums.keys, shown)
         return SummedRows(
             sums.rows,
+            tuple(each.name for each in sums.keys),
             (moved, leaf),
             (sums.now(leaf), now),
             TouchedRows(keys, shown.over(sums.result(now)), unique=True),

@@ -72,9 +72,10 @@ class KeptChange:
 
 @dataclass(frozen=True, slots=True)
 class SummedGroups:
-    """Groups that changed: with OP as they are stored, and as rows of the result by their keys."""
+    """Groups that changed: with OP as they are `stored` by `keys`, and as rows of the result by their keys."""
 
     stored: pa.Table
+    keys: tuple[str, ...]
     touched: KeyRows
 
 
@@ -135,7 +136,7 @@ class DuckRefresh:
         moved = computation.rows(found.moved[0], names)
         if not stored.is_at_hand(schema_json_of(found.stored.fields)):
             return None
-        keys = moved.select([each for each in names if each.startswith("k")])
+        keys = moved.select([*found.keys])
         computation.define(found.moved[1], moved)
         computation.define(found.stored, stored.find(keys).select(names).cast(moved.schema) if len(moved) else moved)
         now = computation.rows(found.now[0], names)
@@ -143,7 +144,7 @@ class DuckRefresh:
             raise NotComputedError("the stored sums are not those that the changes started from")
         computation.define(found.now[1], now)
         touched = (found.touched.keys, found.touched.rows)
-        return SummedGroups(with_op_of_sums(now), self._key_rows(computation, *touched))
+        return SummedGroups(with_op_of_sums(now), found.keys, self._key_rows(computation, *touched))
 
     def kept_rows(self, kept: KeptInput, stored: StoredRows) -> KeptChange | None:
         """Return how the part of the query that is stored changes, and all rows of the result, or None if Spark has to
