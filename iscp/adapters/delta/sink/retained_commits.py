@@ -56,7 +56,7 @@ _WHOLE = Bounds(sys.maxsize, sys.maxsize, 1)
 """A commit is retained as one, however large it is."""
 _MARKS = (CHANGE_TYPE, *STAMPS)
 _TUPLES = ("collated", "retyped", "lost")
-_OF_READING = frozenset({"more", "step", "steps"})
+_OF_READING = frozenset({"more", "step", "steps", "origin"})
 
 
 @dataclass(frozen=True, slots=True)
