@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from iscp.adapters.duck.duck_engine import NotComputedError
 from iscp.core.algebra.algebra import Rel, Table, TableRows
 from iscp.core.algebra.lookup_plan import LookupStep
 from iscp.core.sql.sql_names import WEIGHT
-from iscp.core.values.errors import StorageError
 from iscp.ports.source import ChangeSource
 from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Spans, reading
@@ -52,8 +51,7 @@ class ViewTables:
         if leaf.at is TableRows.CHANGES:
             return self._changes(leaf.name)
         uri, columns = self.uris[leaf.name], self.columns[leaf.name]
-        with _leaving_to_spark():
-            rows = self.source.all_rows(uri, self._version(leaf), columns, bytes_max)
+        rows = self.source.all_rows(uri, self._version(leaf), columns, bytes_max)
         if rows is None:
             raise NotComputedError(f"all rows of {leaf.name} are read by Spark alone")
         return rows
@@ -63,8 +61,7 @@ class ViewTables:
         source = step.source
         by = pa.table({own: keys[key] for own, key in step.pairs})
         uri, columns = self.uris[source.name], self.columns[source.name]
-        with _leaving_to_spark():
-            rows = self.source.rows_with(uri, self._version(source), by, columns, LOOKED_UP_ROWS_MAX)
+        rows = self.source.rows_with(uri, self._version(source), by, columns, LOOKED_UP_ROWS_MAX)
         if rows is None:
             raise NotComputedError(f"the rows of {source.name} are too many, or read by Spark alone")
         return rows
@@ -83,15 +80,6 @@ class ViewTables:
             raise NotComputedError(f"the changes of {name} are too many, or read by Spark alone")
         count_read(len(rows))
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))
-
-
-@contextmanager
-def _leaving_to_spark() -> Iterator[None]:
-    """Leave to Spark what cannot be read here, as a text that is no UTF-8; it says so where a file is damaged."""
-    try:
-        yield
-    except StorageError as error:
-        raise NotComputedError(str(error)) from error
 
 
 def columns_read(root: Rel, schemas: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

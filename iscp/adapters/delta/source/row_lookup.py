@@ -96,10 +96,11 @@ class RowLookup:
         if in_paths or not shape.readable(columns) or has_early_days(keys):
             return None
         schema = arrow_schema(shape.selected(columns))
-        with suppress(NotReadableHere, pa.ArrowException), direct_work(), delta_faults(f"search rows of {uri}"):
+        with suppress(NotReadableHere, pa.ArrowException), direct_work():
             keys = keys.cast(pa.schema([schema.field(name) for name in keys.schema.names]))
-            _, rows = find_keys(self._files(uri).at(version), keys, schema, rows_max)
-            rows.validate(full=True)  # texts may hold bytes that are none
+            with delta_faults(f"search rows of {uri}"):
+                _, rows = find_keys(self._files(uri).at(version), keys, schema, rows_max)
+            rows.validate(full=True)  # texts may hold bytes that are none, which is no fault of the storage
             return rows if len(rows) <= rows_max and not has_early_days(rows) else None
         return None
 
@@ -112,11 +113,12 @@ class RowLookup:
         if not {*columns}.isdisjoint(shape.partitions) or not shape.readable(columns):
             return None
         schema = arrow_schema(shape.selected(columns))
-        with suppress(NotReadableHere, pa.ArrowException), direct_work(), delta_faults(f"read rows of {uri}"):
-            files = self._files(uri).at(version)
-            if sum(each.add.get("size") or 0 for each in files) > bytes_max:
-                return None
-            rows = read_all(files, schema, room)
+        with suppress(NotReadableHere, pa.ArrowException), direct_work():
+            with delta_faults(f"read rows of {uri}"):
+                files = self._files(uri).at(version)
+                if sum(each.add.get("size") or 0 for each in files) > bytes_max:
+                    return None
+                rows = read_all(files, schema, room)
             rows.validate(full=True)
             return None if has_early_days(rows) else rows
         return None
