@@ -53,7 +53,10 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
         )
     tables, policy = _tables(spec.options.get("tables")), _policy(spec.options.get("refresh", "auto"))
     vectors = _yes_or_no(spec.options.get("deletion_vectors", True), f"{_OPTIONS}.deletion_vectors")
-    hold_s, waits_for_s = _hold_s(spec.options.get("hold_s", 0)), _waits_for_s(spec.options)
+    hold_s, waits_for_s = (
+        _hold_s(spec.options.get("hold_s", 0)),
+        _waits_for_s(spec.options.get("waits_for_s", WAITS_FOR_S)),
+    )
     try:
         given = _sql(spec.options.get("sql"))
         sql = _without_qualify(given)
@@ -79,26 +82,21 @@ def _yes_or_no(value: Any, field: str) -> bool:
 
 
 def _hold_s(value: Any) -> float:
-    try:
-        return exact_float(value, "hold_s", 0.0, HOLD_MAX_S)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"is {shown(value)}: must be seconds, at most {HOLD_MAX_S:.0f} (30 days)",
-            field=f"{_OPTIONS}.hold_s",
-            remedy="Give how long the tables are to keep what was removed, as in --hold 7d; or leave it out",
-        ) from error
+    remedy = "Give how long the tables are to keep what was removed, as in --hold 7d; or leave it out"
+    return _seconds("hold_s", value, HOLD_MAX_S, "30 days", remedy)
 
 
-def _waits_for_s(options: Mapping[str, Any]) -> float:
-    value = options.get("waits_for_s", WAITS_FOR_S)
+def _waits_for_s(value: Any) -> float:
+    remedy = "Give how long the view may wait for tables that are behind, as in --waits-for 10s; or leave it out"
+    return _seconds("waits_for_s", value, WAITS_FOR_MAX_S, "one day", remedy)
+
+
+def _seconds(name: str, value: Any, most: float, called: str, remedy: str) -> float:
     try:
-        return exact_float(value, "waits_for_s", 0.0, WAITS_FOR_MAX_S)
+        return exact_float(value, name, 0.0, most)
     except ValueError as error:
-        raise InvalidRequest(
-            f"is {shown(value)}: must be seconds, at most {WAITS_FOR_MAX_S:.0f} (one day)",
-            field=f"{_OPTIONS}.waits_for_s",
-            remedy="Give how long the view may wait for tables that are behind, as in --waits-for 10s; or leave it out",
-        ) from error
+        wrong = f"is {shown(value)}: must be seconds, at most {most:.0f} ({called})"
+        raise InvalidRequest(wrong, field=f"{_OPTIONS}.{name}", remedy=remedy) from error
 
 
 def _sql(value: Any) -> str:
