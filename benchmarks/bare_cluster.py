@@ -15,27 +15,26 @@ from uuid import uuid4
 
 from benchmarks.bare_node import TRACE
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.grpc.node.node_client import NodeDescription, describe
+from iscp.adapters.grpc.node.owner_streams import NodeDescription, describe
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
+from iscp.adapters.tls.certificate_watch import certificate_watch
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
-from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.bootstrap.configuration.settings import to_toml
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Register, Registration
+from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.core.access.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import IscpError
 from iscp.core.values.ids import JobKey
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
 
 WAIT_S = 120.0
 LOOK_S = 0.02

@@ -22,76 +22,63 @@ from typing import Any, get_args
 
 from iscp import __version__
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.log_marks import EtcdLogMarks
-from iscp.adapters.etcd.members.member_keys import EtcdMembership
-from iscp.adapters.etcd.override_keys import EtcdOverrides
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
+from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.owner_keys import EtcdCheckpoint, EtcdElection, EtcdLogMarks, EtcdOverrides
 from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
+from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.telemetry.log_ring import LogRing
-from iscp.adapters.telemetry.logging import configure_logging
-from iscp.adapters.tls.node_certificates import certificate_watch
-from iscp.bootstrap.access_parts import compose_access
+from iscp.adapters.telemetry.log_ring import LogRing, configure_logging
+from iscp.adapters.tls.certificate_watch import certificate_watch
 from iscp.bootstrap.configuration.settings import load_settings
+from iscp.bootstrap.coordination_parts import compose_access
 from iscp.bootstrap.foundation import compose_places
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import (
+from iscp.coordination.protocol.events import (
+    CoordinationTimes,
     HoldIterations,
     ShardOrder,
+    ShardStarted,
+    ShardStopped,
     StartShard,
     StopAllShards,
     StopShard,
     UpdateShard,
 )
-from iscp.coordination.protocol.events import ShardStarted, ShardStopped
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.api.api_views import EventView
-from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
-from iscp.core.job.target_state import TargetLog
-from iscp.core.job.verification import VerifyReport
+from iscp.core.job.iteration import NO_MAINTENANCE, JobMaintenance
+from iscp.core.job.start_rule import TargetLog, VerifyReport
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import InvalidRequest, Unavailable
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import WIRE_FORMAT, NodeRecord
+from iscp.core.values.ids import WIRE_FORMAT, NodeRecord, ShardId
 from iscp.core.values.progress import UNCOUNTED, UNKNOWN, TableSize
 from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import BuildAnswer, ClusterPorts, NodeCalls
-from iscp.ports.node_log import NodeLog
-from iscp.ports.retention_hold import NothingHeld
+from iscp.ports.engine import NodeLog
+from iscp.ports.source import NothingHeld
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
-from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
-from iscp.runtime.admin.job_views import JobViews
-from iscp.runtime.admin.job_wait import JobWaiter
-from iscp.runtime.admin.operator_service import OwnerOperator
-from iscp.runtime.admin.request_validation import RequestValidator
-from iscp.runtime.admin.resharder import Resharder
-from iscp.runtime.admin.source_releases import SourceReleases
-from iscp.runtime.loop.gc_tuning import collect_rarely
-from iscp.runtime.loop.threads import THREADS
-from iscp.runtime.node.lease_keeper import LeaseKeeper
-from iscp.runtime.node.node import Closes, Node, NodeParts
-from iscp.runtime.owner.event_collector import EventCollector
-from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.admin.job_maker import RequestValidator
+from iscp.runtime.admin.job_views import DeadLetterReader, JobViews, JobWaiter
+from iscp.runtime.admin.operator_service import OwnerOperator, Resharder
+from iscp.runtime.admin.retention_watch import SourceReleases
+from iscp.runtime.loop.threads import THREADS, collect_rarely
+from iscp.runtime.node.node import Closes, LeaseKeeper, Node, NodeParts
+from iscp.runtime.owner.checkpoint_saver import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_events import EventCollector, JobLogAccess, OwnerHooks
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 TRACE = "BARE_NODE_TRACE"

@@ -26,7 +26,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.build_nodes import NODES, SPEEDUP_AIM, bytes_of, measure_nodes, refuse_small
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.source.spark_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.core.build.build_task import RangeBatch
@@ -35,7 +35,7 @@ from iscp.core.job.job_row import JobRow, JobStatus
 from iscp.core.settings.config import BuildConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
-from iscp.runtime.builds.build_jobs import plan_of
+from iscp.runtime.builds.builder_loop import plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard

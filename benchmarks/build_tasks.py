@@ -27,19 +27,17 @@ from pathlib import Path
 import click
 
 from benchmarks.progress import report_progress
-from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
+from iscp.adapters.etcd.owner_keys import EtcdElection
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.watched_keys import EtcdBuilds
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_state import BuildState
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import (
+from iscp.coordination.builds.build_state import (
     BuilderEvent,
+    BuildLimits,
     BuildsLoaded,
+    BuildState,
     BuildsWritten,
     BuildTick,
     CallNode,
@@ -49,10 +47,11 @@ from iscp.coordination.builds.builder_events import (
     RangeAnswered,
     WriteBuilds,
 )
-from iscp.coordination.builds.waiting_tables import GATHER_S
-from iscp.coordination.membership.preferred_nodes import Placement, ring_of
+from iscp.coordination.builds.builder import Builder
+from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.coordination.membership.assignments import Placement, ring_of
 from iscp.core.build.build_task import BuildPlan
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader
 from iscp.core.values.progress import TableSize
 from iscp.runtime.loop.threads import THREADS
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.build import after, write_source
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.source.spark_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.build.build_task import RangeBatch
@@ -28,7 +28,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import BuildConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
-from iscp.runtime.builds.build_jobs import plan_of
+from iscp.runtime.builds.builder_loop import plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard

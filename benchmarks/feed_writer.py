@@ -20,13 +20,13 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from iscp import changefeed
-from iscp.cli.demo import flights
+from iscp.cli.demo import lake
 from iscp.core.values.errors import TemporaryError
 
 
 def batch(rows: int) -> pa.Table:
     """Of the year's flights, again from the first where there are not enough."""
-    year = pa.concat_tables([day.arrived for day in flights.load(days=30).days])
+    year = pa.concat_tables([day.arrived for day in lake.load(days=30).days])
     return pa.concat_tables([year] * (rows // len(year) + 1)).slice(0, rows).combine_chunks()
 
 

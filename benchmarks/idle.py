@@ -36,29 +36,27 @@ from benchmarks.progress import report_progress
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.change_source import DeltaChangeSource, DeltaProbe
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.coordination.jobs.book_index import target_of
-from iscp.coordination.protocol.effects import StartShard
+from iscp.coordination.jobs.job_book import target_of
+from iscp.coordination.protocol.events import StartShard
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.job.target_state import TargetLog, TargetSeen
+from iscp.core.job.start_rule import ProbeState, TargetLog, TargetSeen
 from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.system import Guard
-from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.runtime.loop.gc_tuning import collect_rarely
+from iscp.runtime.iteration.iteration_ports import SinkPool
+from iscp.runtime.loop.threads import collect_rarely
 from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.probe_pool import TargetProbes
 from iscp.runtime.worker.scheduler import Scheduler
-from iscp.runtime.worker.target_probe import TargetProbes
 
 AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
 PASSES = 5

@@ -26,7 +26,7 @@ from deltalake import write_deltalake
 from benchmarks.progress import report_progress
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.cli.node.local_cluster import healthy
 from iscp.client.admin_client import Client
 

@@ -36,9 +36,9 @@ from benchmarks.fed_index import judged, percentile, spread
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.log.commits import newest_version, read_commit
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import start_up
+from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
-from iscp.core.api.search_views import SearchWeights
+from iscp.core.api.api_requests import SearchWeights
 from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.index.embedding.hashed_embedder import HashedEmbedder
 from iscp.index.search.search_library import search

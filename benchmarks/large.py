@@ -23,7 +23,7 @@ from benchmarks.iteration import FEED, WAIT_S, Contender, await_version, elapsed
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import start_up
+from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 
 AIM_RATIO = 1.1

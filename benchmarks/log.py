@@ -32,18 +32,17 @@ from benchmarks.progress import report_progress
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.cli.node.launch import start_up
+from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume
+from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.job.job_row import JobRow, JobStatus, LogEntry
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Watermark
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
 
 AIM_UPDATES_PER_S = 2_000
 AIM_P95_MS = 500

@@ -35,13 +35,13 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.bootstrap.iteration_parts import LOG_PROBES
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.coordination.jobs.book_index import target_of
-from iscp.core.job.target_state import TargetLog, TargetSeen, seen_target
+from iscp.bootstrap.shard_parts import LOG_PROBES
+from iscp.coordination.jobs.job_book import target_of
+from iscp.core.job.start_rule import TargetLog, TargetSeen, seen_target
 from iscp.index.search.search_library import search
-from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.runtime.worker.target_probe import TargetProbes
+from iscp.runtime.iteration.iteration_ports import SinkPool
+from iscp.runtime.worker.probe_pool import TargetProbes
 
 AIMS = {
     "bytes_each": ("<=", 32 * 1024),

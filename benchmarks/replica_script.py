@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from iscp.adapters.delta.spark.jars import delta_jars
-from iscp.adapters.delta.spark.java import find_java
+from iscp.adapters.delta.spark.java import delta_jars, find_java
 from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
 
 _SCRIPT = """

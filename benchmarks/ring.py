@@ -11,7 +11,7 @@ from uuid import UUID
 import click
 
 from benchmarks.progress import report_progress
-from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.membership.assignments import Placement
 from iscp.core.values.ids import ShardId
 from iscp.core.values.ring import VNODES, Ring
 

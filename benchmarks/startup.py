@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 
 from benchmarks.progress import report_progress
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import start_up
+from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 
 AIM_S = 15.0

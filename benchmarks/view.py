@@ -41,8 +41,7 @@ from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
-from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.iteration.iteration_ports import IterationPorts, SinkPool
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 

@@ -24,7 +24,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.log.commits import newest_version, read_commit
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import start_up
+from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 
 CHAIN = (

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from iscp.adapters.delta.sessions.given_spark import spark_conf, spark_jar
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
-    from iscp.lake.local_job import LocalJob
-    from iscp.lake.local_lake import Lake, local
+    from iscp.lake.local_lake import Lake, LocalJob, local
 
 __all__ = [
     "Client",
@@ -32,7 +31,7 @@ __all__ = [
 _PLACES = {
     "Client": "iscp.client.admin_client",
     "Lake": "iscp.lake.local_lake",
-    "LocalJob": "iscp.lake.local_job",
+    "LocalJob": "iscp.lake.local_lake",
     "local": "iscp.lake.local_lake",
     "search": "iscp.index.search.search_library",
     "search_frame": "iscp.index.search.search_library",

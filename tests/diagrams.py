@@ -46,10 +46,10 @@ class Machine:
 
 MACHINES = (
     Machine("iscp.coordination.membership.assignments", "SHARD_STATES", "A shard, as the owner knows it"),
-    Machine("iscp.coordination.membership.node_session", "PEER_PHASES", "A node, as the owner knows it"),
-    Machine("iscp.coordination.node_shards", "NODE_SHARD_STATES", "A shard, at its node"),
-    Machine("iscp.coordination.job_states", "JOB_STATES", "A job, as its node reports it"),
-    Machine("iscp.coordination.schedule.maintenance_heap", "MAINTENANCE_PHASES", "A refresh or a purge"),
+    Machine("iscp.coordination.membership.term", "PEER_PHASES", "A node, as the owner knows it"),
+    Machine("iscp.coordination.worker_machine", "NODE_SHARD_STATES", "A shard, at its node"),
+    Machine("iscp.coordination.reports", "JOB_STATES", "A job, as its node reports it"),
+    Machine("iscp.coordination.schedule.maintenance_turns", "MAINTENANCE_PHASES", "A refresh or a purge"),
     Machine("iscp.changefeed.model.lock_queue", "LOCK_PHASES", "An attempt to get the lock of a changefeed's shard"),
 )
 

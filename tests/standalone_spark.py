@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from iscp.adapters.delta.spark.jars import spark_home
-from iscp.adapters.delta.spark.java import find_java
+from iscp.adapters.delta.spark.java import find_java, spark_home
 from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.free_port import LOOPBACK, free_port
+from iscp.adapters.system.http_exchange import LOOPBACK, free_port
 
 START_WAIT_S = 120.0
 STOP_WAIT_S = 10.0

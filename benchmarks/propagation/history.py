@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.propagation.source_lake import SourceCommit, Write
-from iscp.cli.demo.flights import Year, load
+from iscp.cli.demo.lake import Year, load
 
 ZONES, BOROUGHS, VENDORS = 60, 5, 3
 SENT_TWICE = 0.05

@@ -13,7 +13,7 @@ from benchmarks.propagation.driver import Driver, Place
 from benchmarks.propagation.medallion import Derived, Kind
 from benchmarks.propagation.processes import tree
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import RunningUp, start_up
+from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import OutcomeUnknown, Unavailable
 

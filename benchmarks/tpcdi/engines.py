@@ -22,9 +22,7 @@ from iscp.core.run.run_plan import RunPlan
 from iscp.lake.local_lake import Lake
 from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Guard
-from iscp.runtime.local.job_registrar import RunOrders
-from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener
-from iscp.runtime.local.unit_runner import UnitRunner
+from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.codec.access_messages import AUDIT_ENTRY, TOKEN, role_to_wire
+from iscp.adapters.grpc.codec.api_messages import AUDIT_ENTRY, TOKEN, role_to_wire
 from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.core.access.access_token import TokenRecord, id_of
-from iscp.core.access.audit_entry import AuditEntry
-from iscp.core.values.argument_checks import require_seconds
+from iscp.core.access.authorization import AuditEntry, TokenRecord, id_of
 from iscp.core.values.errors import OutcomeUnknown
+from iscp.core.values.untrusted_values import require_seconds
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc
 

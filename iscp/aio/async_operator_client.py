@@ -7,14 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.codec.cluster_messages import CONSUMER, EVENT, PLACED_SHARD
-from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_to_wire
+from iscp.adapters.grpc.codec.api_messages import (
+    CONSUMER,
+    EVENT,
+    LOG_PAGE,
+    NODE_VERBS,
+    PLACED_SHARD,
+    SHARD_VERBS,
+    places_to_wire,
+)
 from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.adapters.grpc.codec.request_messages import NODE_VERBS, SHARD_VERBS
 from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
-from iscp.core.api.api_requests import NodeVerb, ShardVerb
+from iscp.core.api.api_requests import LogPage, LogPlace, NodeVerb, ShardVerb
 from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
-from iscp.core.api.log_lines import LogPage, LogPlace
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 

@@ -1,34 +1,88 @@
-"""A node put together: its server and its loops, with whom they speak."""
+"""A node put together: its server and its loops, with whom they speak.
+
+Compose the page for browsers, whose libraries are loaded only where it is served.
+
+A node's process: Spark and the node are started, supervised, and stopped by a signal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 
 from iscp import __version__
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.storage.dataset_trial import try_datasets
+from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.bootstrap.access_parts import AccessSide, compose_access
-from iscp.bootstrap.build_parts import compose_build_worker, compose_builder
-from iscp.bootstrap.cluster_parts import Cluster
-from iscp.bootstrap.coordination_parts import Coordination, Listeners, compose_coordination
+from iscp.adapters.system.crash_ledger import CrashLedger
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.small_files import files_needed, raise_open_files_limit, scratch_directory
+from iscp.bootstrap.configuration.settings import spark_settings
+from iscp.bootstrap.coordination_parts import (
+    AccessSide,
+    Cluster,
+    Coordination,
+    Listeners,
+    compose_access,
+    compose_alerts,
+    compose_build_worker,
+    compose_builder,
+    compose_coordination,
+    compose_feeds,
+    compose_metrics,
+    compose_services,
+)
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.metric_parts import compose_metrics
-from iscp.bootstrap.owner_parts import compose_alerts, compose_services
-from iscp.bootstrap.page_parts import compose_page
 from iscp.bootstrap.preflight import refuse_misfit
-from iscp.bootstrap.read_parts import compose_feeds
+from iscp.bootstrap.self_tests import run_self_tests
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
-from iscp.core.values.members import NodeRecord
+from iscp.core.settings.config import NodeConfig
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.ids import NODES_MAX, NodeRecord
+from iscp.core.values.untrusted_values import extra_missing
 from iscp.ports.admin import AdminService
 from iscp.ports.cluster import NodeCalls
-from iscp.runtime.metrics.node_readings import NodeCounts
+from iscp.ports.engine import NO_DEATHS, NodeDeaths, NodeLog
+from iscp.runtime.loop.threads import collect_rarely
+from iscp.runtime.metrics.metering import NodeCounts
 from iscp.runtime.node.node import Node, NodeParts, RunsBesideOwner, Server
-from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.node_clients import NodeClients
-from iscp.runtime.reads.account_turns import hanging_reads
+from iscp.runtime.owner.owner_events import EventCollector
+from iscp.runtime.reads.read_services import hanging_reads
+from iscp.views.analysis.separate_analysis import SeparateAnalysis, settings_apart
+
+
+def compose_page(foundation: Foundation, others: Server, admin_address: Callable[[], str]) -> Server:
+    """Return the page's server, with which `others` start and stop; `admin_address` is known once those have started.
+
+    Raises ConfigurationError where its libraries are not installed.
+    """
+    try:
+        from iscp.page.serving.page_server import PageServer, PageSettings
+    except ModuleNotFoundError as error:
+        if not (sentence := extra_missing(error, "page")):
+            raise
+        raise ConfigurationError(f"is set, and {sentence}", field="page.listen", remedy="Or leave it empty") from error
+    config = foundation.config
+    settings = PageSettings(
+        listen=config.page.listen,
+        hosts=config.page.hosts,
+        authentication=config.security.authentication,
+        cluster=config.cluster,
+        node_id=config.node_id,
+    )
+    return PageServer(others, admin_address, settings, foundation.clock, foundation.tls)
 
 
 def compose(foundation: Foundation) -> Node:
@@ -133,3 +187,106 @@ def _serve(
     gateway = config.gateway.listen
     others = GatewayServer(server, gateway, __version__, tls=foundation.tls) if gateway else server
     return compose_page(foundation, others, lambda: server.address) if config.page.listen else others
+
+
+log = logging.getLogger(__name__)
+
+JVM_LOOK_S = 0.5
+"""Pause between two checks whether Spark still runs; when it does not, the node ends."""
+
+KILL_AFTER_S = 8.0
+"""Seconds that a node may live beyond the time that an orderly stop may take; then the process ends as it is."""
+
+
+def run_node(config: NodeConfig, node_log: NodeLog) -> int:
+    """Run one node until SIGTERM or SIGINT; the exit status (1: it could not go on and wants to be restarted).
+
+    `node_log`: what this process keeps of its log.
+    """
+    stop = threading.Event()
+    broken = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def on_broken(error: Exception) -> None:
+        log.critical("node.broken", extra={"error": str(error)})
+        broken.set()
+        stop.set()
+
+    _raise_open_files_limit()
+    given = nullcontext(Path(config.data_dir)) if config.data_dir else scratch_directory("iscp-node-")
+    with given as work_dir:
+        enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
+        settings = spark_settings(config, work_dir)
+        spark = SparkRuntime.start(settings)
+        try:
+            analysis = SeparateAnalysis(settings_apart(settings, config.spark.analysis_memory_mb))
+            with closing(analysis), _deaths(config) as deaths:
+                tested = run_self_tests(config, spark)
+                foundation = Foundation.lay(
+                    config,
+                    spark,
+                    failpoints=EnvironmentFailpoints(),
+                    on_broken=on_broken,
+                    tested=tested,
+                    node_log=node_log,
+                    deaths=deaths,
+                    analysis=analysis,
+                )
+                _run(compose(foundation), foundation, stop, broken)
+        finally:
+            spark.stop()
+    return 1 if broken.is_set() else 0
+
+
+def _run(node: Node, foundation: Foundation, stop: threading.Event, broken: threading.Event) -> None:
+    collect_rarely()
+    try:
+        node.start(stop)
+    except BaseException:
+        _exit_after(KILL_AFTER_S)
+        node.stop(0.0)
+        raise
+    while not stop.wait(JVM_LOOK_S):
+        if not foundation.spark.alive():
+            foundation.on_broken(RuntimeError("Spark has ended: its JVM, or its application on the cluster"))
+    _exit_after(foundation.config.stop_timeout_s + KILL_AFTER_S)
+    node.stop(0.0 if broken.is_set() else foundation.config.stop_timeout_s)
+
+
+@contextmanager
+def _deaths(config: NodeConfig) -> Iterator[NodeDeaths]:
+    """Yield the jobs' deaths, stored if the node has a directory that it has after a restart too."""
+    ledger = None
+    try_datasets(Path(config.data_dir) / "index-files" if config.data_dir else None)
+    if config.data_dir:
+        try:
+            ledger = CrashLedger(Path(config.data_dir) / "crashes", time.time)
+        except OSError as error:  # it runs without
+            log.warning("node.deaths_not_kept", extra={"error": str(error)})
+    if ledger is None:
+        yield NO_DEATHS
+        return
+    with closing(ledger):
+        yield ledger
+
+
+def _raise_open_files_limit() -> None:
+    """Raise the limit before the cluster has grown so far: one that is too large by now refuses the node as it
+    starts.
+    """
+    limit, needed = raise_open_files_limit(), files_needed(NODES_MAX)
+    if limit < needed:
+        log.warning("node.open_files_low", extra={"limit": limit, "needed": needed, "nodes": NODES_MAX})
+
+
+def _exit_after(seconds: float) -> None:
+    """However a stop may hang, the process ends: its lease then runs out like a dead node's."""
+
+    def end() -> None:
+        log.critical("node.stop_hangs")
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()

@@ -9,23 +9,20 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from iscp import __version__
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import SparkAccess
 from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
-from iscp.adapters.delta.storage.action_paths import REACH
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
+from iscp.adapters.delta.storage.regular_files import REACH
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.node_meter import node_meter
-from iscp.adapters.tls.certificate_watch import CertificateWatch
-from iscp.adapters.tls.node_certificates import certificate_watch
+from iscp.adapters.tls.certificate_watch import CertificateWatch, certificate_watch
 from iscp.bootstrap.index_parts import index_services
-from iscp.bootstrap.lineage_parts import LineageSide, compose_lineage
+from iscp.bootstrap.observation_parts import LineageSide, TracingSide, compose_lineage, compose_tracing
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.tracing_parts import TracingSide, compose_tracing
 from iscp.consumers.index.index_services import IndexServices
-from iscp.core.access.account_roots import AccountRoots
+from iscp.core.access.authorization import AccountRoots
 from iscp.core.settings.config import NodeConfig
-from iscp.ports.engine import NodeDeaths
-from iscp.ports.node_log import NodeLog
+from iscp.ports.engine import NodeDeaths, NodeLog
 from iscp.ports.system import NO_METER, Failpoints, Meter
 from iscp.runtime.access.place_guard import PlaceGuard
 

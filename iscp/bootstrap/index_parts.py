@@ -1,23 +1,65 @@
-"""Compose what a process has for its indexes, and what carries searches of them out."""
+"""Compose what a process has for its indexes, and what carries searches of them out.
+
+Compose the embedders of a node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.bootstrap.embedding_parts import default_embeddings, embedding_services
 from iscp.consumers.index.index_services import IndexServices
 from iscp.core.settings.config import NodeConfig
-from iscp.core.values.errors import InvalidRequest, PermanentError
-from iscp.core.values.extras import import_name
+from iscp.core.settings.embedder_config import EmbeddingConfig
+from iscp.core.values.errors import ConfigurationError, InvalidRequest, PermanentError
+from iscp.core.values.untrusted_values import SettingFault, import_name
+from iscp.index.embedding.embedder_registry import EmbedderRegistry
+from iscp.index.embedding.embedding_service import EmbeddingServices, Patience, VectorCache
 from iscp.ports.system import Clock, Failpoints
 
 if TYPE_CHECKING:
-    from iscp.core.api.search_views import SearchAnswer, SearchRequest
+    from iscp.core.api.api_requests import SearchAnswer, SearchRequest
     from iscp.index.embedding.embedding_service import EmbeddingService
+
+
+log = logging.getLogger(__name__)
+
+
+def embedding_services(config: NodeConfig, clock: Clock) -> EmbeddingServices:
+    """Return the embedders that jobs of this node may name; none is made yet."""
+    registry = EmbedderRegistry(config.embedding.allow, config.embedders)
+    if registry.absent:
+        log.warning("embedders.not_installed", extra={"names": ", ".join(registry.absent)})
+    return _services(registry, config.embedding, clock)
+
+
+def default_embeddings() -> EmbeddingServices:
+    """Return the embedders of a program without settings: iscp's own."""
+    return _services(EmbedderRegistry(), EmbeddingConfig(), SystemClock())
+
+
+def _services(registry: EmbedderRegistry, config: EmbeddingConfig, clock: Clock) -> EmbeddingServices:
+    return EmbeddingServices(
+        registry, VectorCache(config.cache_mb * 1024**2), Patience(clock, time.sleep, random.random)
+    )
+
+
+def embedder_key_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    """Yield a fault for every file that is to hold an embedder's key and does not."""
+    from iscp.index.embedding.openai_embedder import read_key
+
+    for name, each in config.embedders.items():
+        if each.key_file:
+            try:
+                read_key(each.key_file, f"embedders.{name}.key_file")
+            except ConfigurationError as error:
+                yield SettingFault.from_error(error)
 
 
 def index_services(config: NodeConfig, clock: Clock, failpoints: Failpoints, *, awaited: bool = False) -> IndexServices:

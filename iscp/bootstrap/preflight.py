@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from iscp.adapters.delta.joblog.delta_job_log import refuse_other_cluster
-from iscp.adapters.grpc.node.node_client import describe
-from iscp.adapters.system.open_files import open_files_limit, refuse_too_few_files
+from iscp.adapters.grpc.node.owner_streams import describe
+from iscp.adapters.system.small_files import open_files_limit, refuse_too_few_files
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError, IscpError
-from iscp.core.values.members import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
+from iscp.core.values.ids import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
 from iscp.ports.cluster import Membership
 
 

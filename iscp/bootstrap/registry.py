@@ -13,10 +13,9 @@ from iscp.bootstrap.index_parts import default_index_services
 from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
 from iscp.consumers.index.index_services import IndexServices
 from iscp.core.api.api_views import ConsumerInfo
-from iscp.core.job.target_state import TargetLog
-from iscp.core.values.argument_checks import name_hint
+from iscp.core.job.start_rule import TargetLog
 from iscp.core.values.errors import ErrorCode, InvalidRequest
-from iscp.core.values.untrusted_values import named_error, one_line, shown
+from iscp.core.values.untrusted_values import name_hint, named_error, one_line, shown
 from iscp.ports.consumer import ConsumerKind, Needs
 
 GROUP = "iscp.consumers"

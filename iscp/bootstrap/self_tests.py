@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable, Collection
 
 from iscp.adapters.delta.selftest.self_test import kind_of, self_test, self_test_directly
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.storage.locations import place
-from iscp.core.access.account_roots import TARGET_FIELD
+from iscp.core.access.authorization import TARGET_FIELD
 from iscp.core.settings.config import NodeConfig
 
 log = logging.getLogger(__name__)

@@ -2,20 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.values.extras import import_name
+from iscp.core.values.untrusted_values import import_name
 
 if TYPE_CHECKING:
-    from iscp.adapters.etcd.values import EtcdSettings
+    from iscp.adapters.etcd.keys import EtcdSettings
     from iscp.adapters.tls.tls_files import TlsFiles
-    from iscp.changefeed.client.changefeed import Changefeed
-    from iscp.changefeed.client.connect import create
-    from iscp.changefeed.client.connect import open_feed as open  # noqa: A004
-    from iscp.changefeed.client.purge import Purged
-    from iscp.changefeed.client.reader import Page
-    from iscp.changefeed.client.transaction import Transaction
-    from iscp.changefeed.client.ulid_ranges import Ulids
-    from iscp.changefeed.model.cursor import Cursor, StoredCursor
+    from iscp.changefeed.client.changefeed import Changefeed, create
+    from iscp.changefeed.client.changefeed import open_feed as open  # noqa: A004
+    from iscp.changefeed.client.input_rows import Ulids
+    from iscp.changefeed.client.lock_wait import Transaction
+    from iscp.changefeed.client.reader import Page, Purged
     from iscp.changefeed.model.lock_queue import IncidentReport
+    from iscp.changefeed.model.ulid import Cursor, StoredCursor
     from iscp.core.values.errors import (
         Conflict,
         CursorBehind,
@@ -50,17 +48,17 @@ __all__ = [
 
 _HOMES = {
     "Changefeed": "iscp.changefeed.client.changefeed",
-    "Cursor": "iscp.changefeed.model.cursor",
-    "EtcdSettings": "iscp.adapters.etcd.values",
+    "Cursor": "iscp.changefeed.model.ulid",
+    "EtcdSettings": "iscp.adapters.etcd.keys",
     "TlsFiles": "iscp.adapters.tls.tls_files",
     "IncidentReport": "iscp.changefeed.model.lock_queue",
     "Page": "iscp.changefeed.client.reader",
-    "Purged": "iscp.changefeed.client.purge",
-    "StoredCursor": "iscp.changefeed.model.cursor",
-    "Transaction": "iscp.changefeed.client.transaction",
-    "Ulids": "iscp.changefeed.client.ulid_ranges",
-    "create": "iscp.changefeed.client.connect",
-    "open": "iscp.changefeed.client.connect",
+    "Purged": "iscp.changefeed.client.reader",
+    "StoredCursor": "iscp.changefeed.model.ulid",
+    "Transaction": "iscp.changefeed.client.lock_wait",
+    "Ulids": "iscp.changefeed.client.input_rows",
+    "create": "iscp.changefeed.client.changefeed",
+    "open": "iscp.changefeed.client.changefeed",
 }
 """All others are errors."""
 

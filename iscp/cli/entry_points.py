@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.cli.shell.program_end import run_to_end
-from iscp.cli.shell.signal_answers import end_at_once
+from iscp.cli.shell.program_end import end_at_once, run_to_end
 
 
 def iscp() -> None:

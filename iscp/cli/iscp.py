@@ -13,17 +13,15 @@ import click
 
 from iscp import __version__
 from iscp.cli.changefeed.changefeed_commands import feed
-from iscp.cli.cluster.bootstrap_command import node_token
-from iscp.cli.index.index_commands import index
-from iscp.cli.index.search_command import search
+from iscp.cli.cluster.token_commands import node_token
+from iscp.cli.index.index_commands import index, search
 from iscp.cli.node.certs_commands import certs
-from iscp.cli.node.home_options import config_option
-from iscp.cli.node.log_command import log
+from iscp.cli.node.log_command import config_option, log
 from iscp.cli.run.run_command import run
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output, output_options
-from iscp.cli.shell.exit_status import ExitStatus
-from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.error_words import ExitStatus
 from iscp.cli.shell.program_end import run_to_end
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.root_group import RootGroup

@@ -13,30 +13,24 @@ import click
 
 from iscp import __version__
 from iscp.cli.changefeed.node_feed import node_feed
-from iscp.cli.cluster.audit_command import audit
 from iscp.cli.cluster.backup_commands import backup
-from iscp.cli.cluster.bootstrap_command import bootstrap
 from iscp.cli.cluster.build_commands import build
-from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, shard
-from iscp.cli.cluster.consumer_commands import consumer
-from iscp.cli.cluster.context_commands import context
-from iscp.cli.cluster.token_commands import token
-from iscp.cli.cluster.top_command import top
-from iscp.cli.cluster.version_command import version
-from iscp.cli.index.node_search import node_search
+from iscp.cli.cluster.cluster_commands import consumer, events, node, rebalance, ring, shard, top
+from iscp.cli.cluster.context_commands import context, version
+from iscp.cli.cluster.token_commands import audit, bootstrap, token
+from iscp.cli.index.index_commands import node_search
+from iscp.cli.job.edit_command import export
 from iscp.cli.job.explain_command import explain
-from iscp.cli.job.export_command import export
 from iscp.cli.job.job_commands import job
-from iscp.cli.job.show_logs import job_logs, node_logs
+from iscp.cli.job.status_commands import job_logs, node_logs
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, table_argument
-from iscp.cli.shell.cluster_tables import show_cluster
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import exit_status
-from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
-from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.render import show_cluster
+from iscp.cli.shell.root_group import RootGroup, watched
 from iscp.cli.shell.terminal import say
-from iscp.cli.shell.watch_option import watched
 from iscp.cli.view.apply_command import apply
 from iscp.cli.view.view_commands import view
 from iscp.core.values.errors import IscpError
@@ -45,7 +39,7 @@ PROGRAM = "iscp-admin"
 
 
 class _Root(RootGroup):
-    """Its exit statuses are those of `ExitStatus`."""
+    """The group of all commands, whose exit statuses are those of `ExitStatus`."""
 
     def status_of(self, error: IscpError) -> int:
         return exit_status(error)

@@ -6,14 +6,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from iscp.adapters.grpc.channel.caller_token import GivenToken
-from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire
-from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, LEFT_OUT_ROWS, VERIFY_REPORT
+from iscp.adapters.grpc.channel.attempts import GivenToken
+from iscp.adapters.grpc.channel.silent_calls import Caller, listing
+from iscp.adapters.grpc.codec.api_messages import (
+    CHECKED_JOB,
+    HISTORY_ENTRY,
+    JOB,
+    LEFT_OUT_ROWS,
+    REGISTER_RESULT,
+    VERIFY_REPORT,
+    answer_from_wire,
+    cluster_from_wire,
+    explanation_from_wire,
+    outcome_from_wire,
+    search_to_wire,
+)
 from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.adapters.grpc.codec.query_messages import explanation_from_wire
-from iscp.adapters.grpc.codec.request_messages import CHECKED_JOB, REGISTER_RESULT, outcome_from_wire
-from iscp.adapters.grpc.codec.search_messages import answer_from_wire, search_to_wire
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
@@ -42,18 +50,27 @@ from iscp.client.request_parts import (
     with_ids,
     with_wait,
 )
-from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobFilter, JobName, RegisterRequest, UpdateRequest
+from iscp.core.api.api_requests import (
+    WAIT_S,
+    ChangeOutcome,
+    JobChange,
+    JobFilter,
+    JobName,
+    RegisterRequest,
+    SearchAnswer,
+    SearchWeights,
+    UpdateRequest,
+)
 from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
-from iscp.core.api.search_views import WAIT_S, SearchAnswer, SearchWeights
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, Reason
-from iscp.core.job.name_patterns import is_pattern
-from iscp.core.job.verification import VerifyReport
-from iscp.core.query.query_explanation import QueryExplanation
-from iscp.core.spec.spec_fields import RunFields, to_json, to_spec_json
-from iscp.core.spec.view_fields import ViewFields, view_of
-from iscp.core.values.argument_checks import require, require_seconds
+from iscp.core.job.registration_id import is_pattern
+from iscp.core.job.start_rule import VerifyReport
+from iscp.core.query.query_plan import QueryExplanation
+from iscp.core.spec.spec import RunFields, to_json, to_spec_json
+from iscp.core.spec.spec_parsing import ViewFields, view_of
 from iscp.core.values.errors import IscpError
+from iscp.core.values.untrusted_values import require, require_seconds
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import search_pb2_grpc
@@ -128,7 +145,7 @@ class Client:
         `adopt_from`: the target is there and holds the source's rows at this version. The first iteration compares
         them; if they differ nothing is written, and the job has failed: `wait` raises JobFailed with the difference.
 
-        `run`: trigger, every, target_lag, priority, … (see iscp.core.spec.spec_fields.RunFields).
+        `run`: trigger, every, target_lag, priority, … (see iscp.core.spec.spec.RunFields).
         """
         fields = consumer_fields(consumer, target, key, columns, where, options)
         spec_json = to_spec_json({**fields, "adopt_from": adopt_from, **run})

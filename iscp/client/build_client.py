@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.adapters.grpc.codec.build_messages import builds_from_wire
+from iscp.adapters.grpc.channel.silent_calls import Caller, listing
+from iscp.adapters.grpc.codec.api_messages import JOB_NAME, builds_from_wire
 from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.adapters.grpc.codec.request_messages import JOB_NAME
 from iscp.core.api.api_requests import JobName
-from iscp.core.build.api_builds import BuildView
+from iscp.core.build.build_progress import BuildView
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
 

@@ -9,27 +9,27 @@ from types import NoneType
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from iscp.adapters.grpc.codec.api_messages import JOB_CHANGE, JOB_FILTER, JOB_NAME, JOB_UPDATE, REGISTRATION, RESYNC
 from iscp.adapters.grpc.codec.message_codec import to_message, to_request
-from iscp.adapters.grpc.codec.request_messages import JOB_CHANGE, JOB_FILTER, JOB_NAME, JOB_UPDATE, REGISTRATION, RESYNC
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.adapters.tls.tls_files import FORMAT_VERSION
 from iscp.core.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
     JobChange,
     JobFilter,
     JobName,
+    LogPlace,
     RegisterRequest,
     ResyncRequest,
+    SearchRequest,
+    SearchWeights,
     UpdateRequest,
 )
 from iscp.core.api.api_views import EventView
-from iscp.core.api.log_lines import LogPlace
-from iscp.core.api.search_views import SearchRequest, SearchWeights
 from iscp.core.job.job_row import JobState, Reason
-from iscp.core.spec.spec_fields import to_json
-from iscp.core.values.argument_checks import column_names, require, require_seconds
+from iscp.core.spec.spec import to_json
 from iscp.core.values.errors import InvalidRequest, IscpError
-from iscp.core.values.untrusted_values import shown
+from iscp.core.values.untrusted_values import column_names, require, require_seconds, shown
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import feeds_pb2
 

@@ -1,27 +1,123 @@
-"""Rows of a source as kinds of consumers want them: those that pass the filter, and which of them share a key."""
+"""Rows of a source as kinds of consumers want them: those that pass the filter, and which of them share a key.
+
+Matches rows by keys, in which null equals null, and finds keys that several rows have.
+
+Makes the tag that a commit of a Delta target carries, whatever it is for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import Sharing, key_columns, sharing_rows
-from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
-from iscp.adapters.delta.spark.arrow_frame import rows_of_table
+from iscp.adapters.delta.rows.net_changes import Sharing, key_columns, same_values, sharing_rows
 from iscp.adapters.delta.spark.spark_errors import reading_changes
-from iscp.consumers.shared_keys import ROWS_MAX, SHOWN, find_shared_keys
+from iscp.adapters.delta.spark.spark_frames import cached, release, rows_of_table
+from iscp.adapters.duck.row_conditions import is_plain, passing_rows
+from iscp.adapters.system.late_imports import F
 from iscp.consumers.validation import CONSUMER_PATH
+from iscp.core.rows.differences import Op
 from iscp.core.spec.spec import JobSpec, OnDuplicate
+from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.ports.rows import Rows
+from iscp.core.values.totals import NO_TOTALS
+from iscp.core.values.trace_context import is_sampled
+from iscp.core.values.watermark import SourceMarks, Watermark
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.sink import CommitTag
+from iscp.ports.source import Rows
 from iscp.ports.work_timer import leave_to_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+ROWS_MAX = 100_000
+"""Rows that share a key and are dead-lettered; more are taken for a wrong key, not for faulty rows, and the job fails
+with DUPLICATE_KEY.
+"""
+
+_ROWS = "_iscp_rows"
+SHOWN = 3
+"""Keys that are shown of those that rows share."""
+
+
+def matches(first: str, second: str, columns: Sequence[str]) -> Column:
+    """Return whether the frames aliased `first` and `second` have the same values in `columns`, as a condition."""
+    return reduce(lambda one, other: one & other, same_values(first, second, columns))
+
+
+def differing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return rows of `wanted` that `target` lacks or has otherwise (op `u`), and keys of `target` alone (op `d`)."""
+    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), target.withColumn("_iscp_h", F.lit(1)).alias("h")
+    same = matches("w", "h", wanted.columns)
+    joined = w.join(h, matches("w", "h", key), "full_outer")
+    joined = joined.where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
+    gone = F.col("_iscp_w").isNull()
+    columns = [
+        F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
+        for name in wanted.columns
+    ]
+    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))
+
+
+def frame_of_keys(keys: DataFrame, own: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return what `changes_of_keys` returns of tables."""
+    gone = keys.alias("k").join(own.alias("o"), matches("k", "o", key), "left_anti")
+    names = {name.lower() for name in key}
+    columns = [
+        (F.col(f"k.{quoted(name)}") if name.lower() in names else F.lit(None)).cast(kind).alias(name)
+        for name, kind in ((each.name, each.dataType) for each in own.schema.fields)
+    ]
+    return own.withColumn(OP, F.lit(Op.UPDATE)).unionByName(gone.select(*columns, F.lit(Op.DELETE).alias(OP)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The keys that several rows have, `counted` by Spark, and cached until `release`.
+
+    `rows` is the number of rows that have one of them; `examples` shows some keys.
+    """
+
+    counted: DataFrame
+    rows: int
+    examples: str
+
+    def split(self, frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, DataFrame]:
+        """Return the rows whose keys are their own, and the rows that share one."""
+        left, keys = frame.alias("f"), F.broadcast(self.counted.drop(_ROWS)).alias("k")
+        on = matches("f", "k", key)
+        return left.join(keys, on, "left_anti"), left.join(keys, on, "left_semi")
+
+    def release(self) -> None:
+        release(self.counted)
+
+
+def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
+    """Return the keys that rows share, or None if every row has a key of its own; null equals null."""
+    counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
+    shared = cached(counted.where(f"{_ROWS} > 1"))
+    found = None
+    try:
+        found = _describe(shared)
+    finally:
+        if found is None:  # nobody else gives them back, also where they could not be read
+            release(shared)
+    return found
+
+
+def _describe(shared: DataFrame) -> Shared | None:
+    rows = shared.agg(F.sum(_ROWS)).collect()[0][0]
+    if not rows:
+        return None
+    examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(SHOWN).collect()]
+    return Shared(shared, int(rows), "; ".join(examples))
 
 
 def rows_passing(rows: Rows, where: str) -> Rows:
@@ -93,3 +189,42 @@ def refuse_shared(count: int, examples: str, spec: JobSpec) -> None:
         remedy="Choose a key that is unique, or repair the source",
         code=ErrorCode.DUPLICATE_KEY,
     )
+
+
+def commit_tag(
+    context: ConsumeContext,
+    kind: str,
+    from_version: int,
+    watermark: Watermark,
+    sources: SourceMarks | None = None,
+    as_of_s: float = 0.0,
+) -> CommitTag:
+    """Return the tag of the commit that follows the position of `context`.
+
+    If `sources` is None, they stay as they were, and so do instant and totals.
+    """
+    marks = context.position.sources if sources is None else sources
+    return CommitTag(
+        seq=context.position.seq + 1,
+        job_id=context.row.job_id,
+        source_id=context.source_id,
+        from_version=from_version,
+        watermark=watermark,
+        epoch=context.epoch,
+        base_version=context.position.base_version,
+        attempt=uuid.uuid4().hex[:12],
+        kind=kind,
+        dead=context.position.dead,
+        column_ids=context.column_ids,
+        sources=marks,
+        as_of_s=context.position.as_of_s if sources is None else as_of_s,
+        totals=context.position.totals if sources is None else NO_TOTALS,
+        trace=context.trace if is_sampled(context.trace) else "",
+        table_uri="" if marks else context.row.table_uri,
+    )
+
+
+def takeover_tag(context: ConsumeContext) -> CommitTag:
+    """Return the tag of a commit that repeats the position of another registration under the job's own id."""
+    watermark = context.position.watermark
+    return commit_tag(context, "takeover", watermark.version, watermark)

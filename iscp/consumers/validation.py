@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from iscp.adapters.system.late_imports import exp, sqlglot
-from iscp.core.job.target_state import TargetLog
+from iscp.core.job.start_rule import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_bounds import refuse_unbounded, too_deep
+from iscp.core.sql.sql_functions import refuse_unbounded, too_deep
 from iscp.core.sql.sql_names import reserved_names
-from iscp.core.values.argument_checks import refuse_missing_parent
 from iscp.core.values.column_identity import chosen_collated
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.untrusted_values import first_line, shown
+from iscp.core.values.untrusted_values import first_line, refuse_missing_parent, shown
 from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"

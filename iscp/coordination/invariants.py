@@ -9,15 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import combinations
 
-from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
+from iscp.coordination.lag import GlobalCheckpoint, counts
 from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
-from iscp.coordination.membership.node_session import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
-from iscp.coordination.membership.term import Term
-from iscp.coordination.node_shards import FENCES_MAX
+from iscp.coordination.membership.term import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase, Term
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.messages import NodeShardState
-from iscp.coordination.report_outbox import IN_FLIGHT_MAX
-from iscp.coordination.worker_machine import WorkerMachine
+from iscp.coordination.reports import IN_FLIGHT_MAX
+from iscp.coordination.worker_machine import FENCES_MAX, WorkerMachine
 from iscp.core.job.job_row import JobRow
 from iscp.core.rows.key_ranges import overlaps
 from iscp.core.values.errors import InvariantBroken

@@ -18,35 +18,35 @@ from dataclasses import replace
 from math import inf
 from typing import assert_never
 
-from iscp.coordination.membership import dispatches, isolation, membership
-from iscp.coordination.membership.assignments import HELD, Assignments, ShardState
-from iscp.coordination.membership.dispatch_window import Window
-from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
-from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.coordination.membership.term import OwnerIdentity, Term
-from iscp.coordination.placement import planner
-from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint, SendTo
+from iscp.coordination import placement
+from iscp.coordination.membership import membership
+from iscp.coordination.membership.assignments import HELD, Assignments, Placement, ShardState
+from iscp.coordination.membership.term import OwnerIdentity, Peer, PeerEvent, PeerPhase, Term, Window
 from iscp.coordination.protocol.events import (
+    CoordinationTimes,
+    Decided,
+    Decision,
     Deposed,
     Elected,
     FromNode,
     MembersChanged,
     MoveRequested,
     OverridesChanged,
+    OwnerEffect,
     OwnerEvent,
     RebalanceRequested,
+    RecordCheckpoint,
     Recorded,
     RingBuilt,
     RowsMoved,
+    SendTo,
     ShardUnwanted,
     ShardWanted,
     Tick,
 )
 from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, DispatchTableResponse, NodeMessage, Sync
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.job.job_row import JobReport, JobRow
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import WIRE_FORMAT
+from iscp.core.values.ids import WIRE_FORMAT, ShardId
 
 
 class OwnerMachine:
@@ -103,7 +103,7 @@ class OwnerMachine:
                 return []
             self.term = term = _begin(self, self.timeouts, event, now_s, read_s)
             term.heard_s, term.resigned_s = read_s, self._resigned_s
-            isolation.listen_to_any(term)
+            membership.listen_to_any(term)
         elif isinstance(event, Deposed) or self.term is None:
             self.term = None
             return []
@@ -115,8 +115,8 @@ class OwnerMachine:
             _place(term)
             _apply_event(term, event)
         _place(term)
-        planner.carry_on(term)
-        dispatches.send_queued(term)
+        placement.carry_on(term)
+        membership.send_queued(term)
         self._resigned_s = term.resigned_s
         return term.out
 
@@ -130,8 +130,8 @@ def _place(term: Term) -> None:
         term.look_round()
         if not term.awaiting:
             term.changed = False
-            planner.reconsider(term)
-    planner.place(term)
+            placement.reconsider(term)
+    placement.place(term)
 
 
 def _begin(owner: OwnerMachine, timeouts: CoordinationTimes, event: Elected, now_s: float, read_s: float) -> Term:
@@ -168,7 +168,7 @@ def _apply_event(term: Term, event: OwnerEvent) -> None:
         case OverridesChanged() | MoveRequested() | RebalanceRequested():
             _take_orders(term, event)
         case RingBuilt(ring):
-            planner.take_ring(term, ring)
+            placement.take_ring(term, ring)
         case Tick() | Elected() | Deposed():
             pass
         case _:
@@ -187,13 +187,13 @@ def _take_orders(term: Term, event: OverridesChanged | MoveRequested | Rebalance
             term.requested[shard] = node_id
             term.changed = True
         case RebalanceRequested():
-            planner.rebalance_at(term, term.now_s)
+            placement.rebalance_at(term, term.now_s)
 
 
 def _want_shard(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
     assignment = term.assignments.want(shard, jobs)
     if assignment.state in HELD:
-        dispatches.order(term, dispatches.peer_of(term, assignment), shard, is_delete=False)
+        membership.order(term, membership.peer_of(term, assignment), shard, is_delete=False)
 
 
 def _unwant_shard(term: Term, shard: ShardId) -> None:
@@ -204,7 +204,7 @@ def _unwant_shard(term: Term, shard: ShardId) -> None:
     if assignment.holder is None:
         term.moving.pop(shard, None)
     if assignment.state in HELD:
-        dispatches.drain(term, assignment)
+        membership.drain(term, assignment)
 
 
 def _accept_message(term: Term, node_id: str, message: NodeMessage) -> None:
@@ -212,7 +212,7 @@ def _accept_message(term: Term, node_id: str, message: NodeMessage) -> None:
     peer = term.peers.get(node_id)
     if peer is None or message.owner_rev != term.owner_rev or message.epoch != peer.record.epoch:
         return
-    isolation.note_heard(term, node_id)
+    membership.note_heard(term, node_id)
     if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
         return
     peer.heard_s = term.read_s
@@ -220,7 +220,7 @@ def _accept_message(term: Term, node_id: str, message: NodeMessage) -> None:
         case Sync():
             _apply_sync(term, peer, message)
         case DispatchTableResponse():
-            dispatches.accept_response(term, peer, message)
+            membership.accept_response(term, peer, message)
         case Checkpoint():
             _accept_checkpoint(term, peer, message)
         case Alive():
@@ -243,7 +243,7 @@ def _apply_sync(term: Term, peer: Peer, message: Sync) -> None:
                 term.settled_at_s = term.now_s  # the cluster runs already: no start is waited for
         peer.take(PeerEvent.SYNC)
         term.changed = True
-        dispatches.reconcile(term, peer, shards)
+        membership.reconcile(term, peer, shards)
     _acknowledge(term, peer)
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.coordination.protocol.overrides import Overrides
+from iscp.coordination.protocol.messages import Overrides
+from iscp.core.api.api_requests import LogPage, LogQuery
 from iscp.core.api.api_views import EventView
-from iscp.core.api.log_lines import LogPage, LogQuery
-from iscp.core.job.maintenance_figures import JobMaintenance
-from iscp.core.job.verification import VerifyReport
+from iscp.core.job.iteration import JobMaintenance
+from iscp.core.job.start_rule import VerifyReport
 from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader, Moment, NodeRecord
+from iscp.core.values.ids import Leader, Moment, NodeRecord, ShardId
 from iscp.core.values.progress import RunProgress, TableSize
 
 

@@ -1,4 +1,9 @@
-"""The ports of consumers: their kinds, and what each is handed of an iteration."""
+"""The ports of consumers: their kinds, and what each is handed of an iteration.
+
+Orders and results of consumers that read their tables themselves: each maintains a query over several tables.
+
+The ports of builds by ranges at a node: the builder, its readers, what builds for consumers, retained commits.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +11,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from iscp.core.api.api_views import LeftOutRows
-from iscp.core.job.iteration import ChangeDetail, DataType
+from iscp.core.build.build_task import BuildId, BuildTerms, RangeBatch, StagingBatch
+from iscp.core.job.iteration import Bounds, ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.target_state import TargetLog
-from iscp.core.job.verification import Comparison
+from iscp.core.job.start_rule import Comparison, TargetLog
 from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.query.query_plan import QueryExplanation
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.progress import TableSize
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.rows import Rows
-from iscp.ports.sink import Compared, Deleted, DeletionOrder, Sink
-from iscp.ports.source import Changes, ChangeSource, KeyedRows
+from iscp.ports.sink import Compared, Deleted, DeletionOrder, Manifest, Sink, StagedRanges
+from iscp.ports.source import Changes, ChangeSet, ChangeSource, ChangesUnavailableError, KeyedRows, Rows, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from iscp.ports.range_builder import ByRanges, RangeBuilt, RangeRefreshed
-    from iscp.ports.refreshing import Refreshed, RefreshOrder
 
 T = TypeVar("T")
 
@@ -406,3 +410,199 @@ class ConsumerKind(ABC):
 
     @abstractmethod
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> Consumer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOrder:
+    """Orders a consumer that reads its tables itself to bring its sink to their versions.
+
+    `to` is the empty range at the version of the job's own table; the consumer takes the newest version of the others,
+    or earlier ones of all, if the newest do not fit each other. `ends` are versions that it does not go beyond, by URI.
+    `full` says why the sink has to be recomputed from all rows, and is empty if it need not be.
+    """
+
+    to: SourceRange
+    bounds: Bounds
+    full: str = ""
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """The result of a refresh: `strategy` says how it was computed, and `reason` why so, for the history.
+
+    `committed` is False if no table has other rows than before, and nothing was written: the sources of
+    `consumed.position` may then be later than those that the sink has, and are what the job has come to. `rows_in` and
+    `parts_s` mean the same as in HistoryEntry, and `bytes_in` are those of the files with these rows. `due_at_s` is
+    when (Unix seconds) it has to be refreshed again though no table has changed, or 0 for never. `waits_for`: the
+    sources of `consumed.position` are not the newest versions, as they would mix those of a table with what is behind;
+    after `wait_s` seconds at most the consumer takes them anyway.
+    """
+
+    consumed: Consumed
+    strategy: str
+    reason: str
+    committed: bool = True
+    warning: str = ""
+    rows_in: int = 0
+    bytes_in: int = 0
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    due_at_s: float = 0.0
+    waits_for: str = ""
+    wait_s: float = 0.0
+
+
+class RangeBuilt(Protocol):
+    """Builds the first rows of a consumer's sink, which are staged range by range, and published at once."""
+
+    def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
+        """Return whether the sink, once claimed, takes such rows as it is. `source` is the same as in `claim`."""
+
+    def ranges(self, build: BuildId) -> StagedRanges: ...
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return what the sink is to have of some rows of the source."""
+
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
+        """Commit all rows of the source at `retriever.to`, in one commit at seq + 1; raises Conflict.
+
+        `retriever` is that of `consume`, without the rows. Return None, and do nothing, if what is staged does not make
+        up what the sink should have, as when rows of several ranges share a key.
+        """
+
+
+class RangeRefreshed(Protocol):
+    """Computes first rows from ranges of the consumer's own table, and from other tables as the build's terms have
+    them.
+    """
+
+    def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
+        """Return what all ranges are computed from, `order.to` among it, or None to have all rows computed at once."""
+
+    def ranges(self, build: BuildId) -> StagedRanges: ...
+
+    def range_rows(self, rows: DataFrame, terms: BuildTerms) -> DataFrame:
+        """Return what is to be staged of a range of the consumer's own table, whose rows are `rows`.
+
+        Raises ChangesUnavailableError if another table cannot be read any more as the terms have it.
+        """
+
+    def publish_ranges(
+        self, context: ConsumeContext, order: RefreshOrder, manifests: Sequence[Manifest], terms: BuildTerms
+    ) -> Refreshed | None:
+        """Commit what is staged, as `refresh` would.
+
+        Return None, and do nothing, if what is staged does not make up the rows.
+        """
+
+
+ByRanges = RangeBuilt | RangeRefreshed
+
+
+class RangeReader(Protocol):
+    """Reads ranges of a table's snapshots."""
+
+    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
+        """Return the rows of a range, or None if it is empty; the frame reads them whenever it is evaluated.
+
+        This, the frame and the table raise ChangesUnavailableError, StorageError and EngineError.
+        """
+
+    def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        """Return how many rows and bytes the range's files have, by their statistics; no row is read.
+
+        A part of a file counts as its share of it, so that the ranges are together what the snapshot is. Raises as
+        `rows`.
+        """
+
+    def read_once(self, rows: Rows) -> AbstractContextManager[Rows]:
+        """Return the same rows, computed once for all who evaluate them."""
+
+
+class RangeBuilder(Protocol):
+    """Reads a range of a table once and stages its rows for each job of the batch, or retains the table's commits.
+
+    The work is idempotent: what was staged or retained already is not staged or retained again.
+    """
+
+    def build(self, batch: RangeBatch | StagingBatch, guard: Guard) -> TableSize:
+        """Stage the range, and return how many rows and bytes of the source it has.
+
+        Return UNCOUNTED if it was staged already, and its size cannot be known any more. Afterwards each job's part is
+        durable, with its manifest, and readers of targets see nothing of it. If the batch retains commits, return the
+        size of what is retained; if a commit is gone that a build needs, that build is to be begun again.
+
+        Raises Canceled and LeaseLost as `guard` says, PlanOutdated if the source's version is gone, StorageError and
+        EngineError.
+        """
+
+    def cancel(self, guard: Guard) -> None:
+        """Make the engine's work for the batch of this guard stop, which was cancelled; `build` ends soon by itself.
+
+        Raises EngineError and Unavailable where the engine does not take it.
+        """
+
+
+class TablePlace(NamedTuple):
+    """Says which table is meant: its id, as its jobs have it, and its URI."""
+
+    table_id: str
+    uri: str
+
+
+class RetainedCommits(Protocol):
+    """Retains the changes of a table's commits, one copy for all its jobs.
+
+    Safe for threads. Raises StorageError and EngineError.
+    """
+
+    def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+        """Retain the changes of one commit, unless they are there already, and return their rows and bytes.
+
+        A commit whose changes no consumer could be handed is only noted. Raises ChangesUnavailableError if its changes
+        are gone, and what `guard` raises before anything counts.
+        """
+
+    def remove(self, table: TablePlace) -> None:
+        """Remove all that is retained of the table."""
+
+    def resolve(
+        self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds
+    ) -> SourceRange | None:
+        """Return the range that one iteration takes from a version on, of retained commits, as ChangeSource.resolve.
+
+        All commits of the range are there, as far as can be seen without reading rows. Return None if the first one is
+        not, or its changes cannot be handed to consumers.
+        """
+
+    def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
+        """Return the columns of the table at the last version of a span that was resolved here."""
+
+    def read(
+        self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> ChangeSet:
+        """Read the changes of a span that was resolved here, as ChangeSource.read_cdf does.
+
+        Raises ChangesUnavailableError.
+        """
+
+
+class NothingRetained:
+    """Retains nothing, as no table is built by ranges (port RetainedCommits)."""
+
+    def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+        raise InvariantBroken(f"version {version} of {table.uri} is to be kept where nothing is")
+
+    def remove(self, table: TablePlace) -> None:
+        pass
+
+    def resolve(self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds) -> None:
+        return None
+
+    def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
+        return ()
+
+    def read(
+        self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> ChangeSet:
+        raise ChangesUnavailableError(f"nothing is kept of {table.uri}")

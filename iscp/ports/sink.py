@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from iscp.core.build.build_request import BuildId
-from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.build.build_task import NO_TERMS, BuildId, BuildTerms
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.verification import Comparison
+from iscp.core.job.start_rule import Comparison
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.core.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
-from iscp.ports.rows import Rows
-from iscp.ports.source import KeyBounds
+from iscp.ports.source import KeyBounds, Rows
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:

@@ -1,21 +1,95 @@
-"""The port to a source table: its changes and its snapshots."""
+"""The port to a source table: its changes and its snapshots.
+
+The port by which jobs have tables retain what they have yet to read, and release it.
+
+Rows on their way from a source to a sink: what Spark evaluates, and the same in this process where they are few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import SourceMarks, Watermark
-from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+class LateFrame:
+    """The stand-in of a frame whose columns are known: Spark makes it when anything else of it is read."""
+
+    def __init__(self, schema: StructType, make_late: Callable[[], DataFrame]) -> None:
+        self.schema = schema
+        self._make_late = make_late
+
+    @property
+    def columns(self) -> list[str]:
+        return [field.name for field in self.schema.fields]
+
+    def as_frame(self) -> DataFrame:
+        """Return this, which is used as a frame is."""
+        return cast("DataFrame", self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # who only looks what this is needs no frame
+            raise AttributeError(name)
+        return getattr(self._late, name)
+
+    @cached_property
+    def _late(self) -> DataFrame:
+        return self._make_late()
+
+
+class Rows:
+    """The same rows twice, each made once and only when somebody wants it; whoever writes them chooses the way.
+
+    `make_table` returns None where only Spark can have the rows, or where they are many. With `reread` nothing is
+    cached of the frame: it is read from files whenever it is evaluated, and always the same.
+    """
+
+    def __init__(
+        self,
+        make_frame: Callable[[], DataFrame],
+        make_table: Callable[[], pa.Table | None] = lambda: None,
+        *,
+        reread: bool = False,
+    ) -> None:
+        self._make_frame = make_frame
+        self._make_table = make_table
+        self.reread = reread
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        return self._make_frame()
+
+    @cached_property
+    def table(self) -> pa.Table | None:
+        return self._make_table()
+
+    def transformed(
+        self, of_frame: Callable[[DataFrame], DataFrame], of_table: Callable[[pa.Table], pa.Table | None] | None
+    ) -> Rows:
+        """Return what two functions that do the same make of these rows.
+
+        `of_table` is None, or returns None, where only Spark can do it.
+        """
+
+        def make_table() -> pa.Table | None:
+            return None if of_table is None or self.table is None else of_table(self.table)
+
+        return Rows(lambda: of_frame(self.frame), make_table, reread=self.reread)
+
+    def for_spark(self) -> Rows:
+        """Return the same rows without a table, so that Spark writes them."""
+        return Rows(lambda: self.frame, reread=self.reread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +159,7 @@ KeyBounds = Mapping[str, tuple[Any, Any]]
 class Changes:
     """Net changes, one row for each key (without a key: each row that a commit has written).
 
-    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/netting.py`): `i` the key is new since
+    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/differences.py`): `i` the key is new since
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that has it has a row that shared the
     key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within `bounds`.
     `net` has the same rows for a sink: few changes are there as a table too, but those with arrays of real numbers only
@@ -281,3 +355,28 @@ class ChangeSource(Protocol):
 
     def schema_json(self, uri: str, version: int) -> str:
         """Return the schema as of `version`, as the table's log has it; no session is needed for that."""
+
+
+class RetentionHold(Protocol):
+    """Has a table retain removed files and old commits for a job, for so many seconds after they have gone.
+
+    A holder is named by `holder_of` (iscp.core.job.source_holds); several may hold a table, and the longest hold
+    counts. Both methods raise Conflict if another writer was first, and StorageError, EngineError or InvalidRequest
+    where the table cannot be read or altered.
+    """
+
+    def hold(self, uri: str, holder: str, hold_s: float) -> bool:
+        """Have the table retain both; return whether it was altered for it, which gives it a version without a row."""
+
+    def release(self, uri: str, holder: str) -> None:
+        """Leave the table as it would be without this holder."""
+
+
+class NothingHeld:
+    """The port RetentionHold where no table is ever altered."""
+
+    def hold(self, uri: str, holder: str, hold_s: float) -> bool:
+        return False
+
+    def release(self, uri: str, holder: str) -> None:
+        pass

@@ -14,7 +14,7 @@ from functools import wraps
 from threading import get_ident
 from typing import ParamSpec, TypeVar
 
-from iscp.core.job.usage import SECONDS_MOST, SparkNeed, Usage, UsagePart
+from iscp.core.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
 from iscp.core.values.untrusted_values import COUNT_MOST, printable
 from iscp.ports.system import Clock
 

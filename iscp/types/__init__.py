@@ -3,11 +3,24 @@
 The errors are in `iscp.errors`. Other modules below `iscp` are no interface, and move without a word.
 """
 
-from iscp.adapters.tls.endpoint import Tls
-from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.access.access_token import TokenRecord
-from iscp.core.access.audit_entry import AuditEntry
-from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
+from iscp.adapters.tls.tls_files import Tls, TlsFiles
+from iscp.core.access.authorization import AuditEntry, TokenRecord
+from iscp.core.api.api_requests import (
+    ChangeOutcome,
+    ChangePage,
+    ChangeVerb,
+    FeedChange,
+    JobChange,
+    JobName,
+    LogLine,
+    LogPage,
+    LogPlace,
+    RegisterRequest,
+    SearchAnswer,
+    SearchHit,
+    SearchWeights,
+    UpdateRequest,
+)
 from iscp.core.api.api_views import (
     Action,
     CheckedJob,
@@ -23,21 +36,14 @@ from iscp.core.api.api_views import (
     RegisterResult,
     ShardView,
 )
-from iscp.core.api.feed_views import ChangePage, FeedChange
-from iscp.core.api.log_lines import LogLine, LogPage, LogPlace
-from iscp.core.api.search_views import SearchAnswer, SearchHit, SearchWeights
-from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
-from iscp.core.build.build_request import BuildRequest
-from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.build.build_task import BuildRequest
+from iscp.core.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage, UsagePart
 from iscp.core.job.job_row import Deletion, JobCondition, JobRow, JobState, JobStatus, Reason
-from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
-from iscp.core.job.usage import Usage, UsagePart
-from iscp.core.job.verification import Comparison, Sample, VerifyReport
+from iscp.core.job.start_rule import Comparison, NotBefore, Sample, StartNow, TriggerFacts, VerifyReport
 from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.run.run_forecast import Forecast, JobForecast
-from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult
 from iscp.core.spec.spec import (
     ChangeMode,
     ConsumerSpec,
@@ -45,11 +51,11 @@ from iscp.core.spec.spec import (
     OnDuplicate,
     OnReplace,
     OnSchemaChange,
+    RunFields,
     TriggerSpec,
     TriggerType,
 )
-from iscp.core.spec.spec_fields import RunFields
-from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.spec.spec_parsing import ViewFields, view_of
 from iscp.core.values.access_roles import Role
 from iscp.core.values.ids import JobKey, ShardId
 from iscp.core.values.progress import RunProgress, SnapshotSize, TableSize

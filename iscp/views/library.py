@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.spark.jars import log_store_jar
+from iscp.adapters.delta.spark.java import log_store_jar
 from iscp.adapters.delta.spark.spark_engine import session_of
 from iscp.core.algebra.algebra import TableRows
-from iscp.core.query.query_explanation import ExplainedOperator
-from iscp.core.query.query_plan import OperatorKind, explain_operators, undecided_reason
+from iscp.core.query.query_plan import ExplainedOperator, OperatorKind, explain_operators, undecided_reason
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ConfigurationError, InvalidRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec_fields import to_spec_json
+from iscp.core.spec.spec import to_spec_json
 from tests.both_ways.model_lake import ModelLake
 
 Change = Callable[[ModelLake], object]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from iscp.cli.demo.lake import read
-from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.index.search.index_opening import open_whole
+from iscp.index.search.searched_index import open_whole
 from tests.both_ways.model_lake import Bag
 from tests.integration.pipeline.index_expectations import Expectations, assert_as_expected
 

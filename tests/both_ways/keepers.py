@@ -11,32 +11,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.trigger_registry import TriggerRegistry
-from iscp.bootstrap.iteration_parts import TableAccess
-from iscp.bootstrap.local.local_engine import LocalEngine
-from iscp.bootstrap.local.local_settings import DEFAULTS
+from iscp.bootstrap.local.local_engine import DEFAULTS, LocalEngine
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.shard_parts import TableAccess
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import marked_job_id, parse_job_id, spec_mark
-from iscp.core.job.verification import VerifyReport
-from iscp.core.run.job_selection import JobSelection
-from iscp.core.run.wanted import Wanted
+from iscp.core.job.start_rule import VerifyReport
+from iscp.core.run.run_plan import JobSelection, Wanted
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.ids import next_job_id
 from iscp.core.values.watermark import Position, Watermark
 from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.iteration.hold_placer import HoldPlacer
-from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.local.job_registrar import RunOrders
-from iscp.runtime.local.local_run import RunListener
+from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts
+from iscp.runtime.local.local_run import RunListener, RunOrders
 from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard

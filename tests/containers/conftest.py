@@ -13,7 +13,7 @@ from docker.errors import DockerException
 
 from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from tests.containers.engine import find_engine, use_engine
 from tests.containers.etcd_members import EtcdMembers, etcd_members

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import Changed, Compacted, KeyValue, Progress, Put
+from iscp.adapters.etcd.keys import Changed, Compacted, Keys, KeyValue, Progress, Put
+from iscp.adapters.etcd.owner_keys import EtcdElection
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.values.errors import IscpError
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader
 from tests.fakes.waiting import until
 
 TTL_S, MARGIN_S = 3.0, 0.5

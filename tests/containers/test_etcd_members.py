@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from iscp.adapters.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
-from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Changed, KeyValue
+from iscp.adapters.etcd.keys import Changed, KeyValue
+from iscp.adapters.etcd.member_keys import EtcdLease
 from iscp.adapters.system.clock import SystemClock
 from tests.containers.etcd_members import EtcdMembers
 from tests.containers.member_faults import fault

@@ -36,12 +36,12 @@ from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import to_toml
-from iscp.cli.demo.check import differences
+from iscp.cli.demo.jobs import differences
 from iscp.cli.demo.lake import read
-from iscp.cli.node.data_directory import Layout, Ports, choose_ports
-from iscp.cli.node.local_cluster import healthy, node_command, node_config, node_environ
+from iscp.cli.node.local_cluster import Layout, Ports, choose_ports, healthy, node_command, node_config, node_environ
 from iscp.client.admin_client import Client
 from iscp.core.api.api_views import JobView
+from iscp.core.settings.config import NodeConfig
 from tests import quick_spark
 
 __all__ = [
@@ -209,11 +209,15 @@ class Cluster:
     ) -> Process:
         """A node that the cluster does not otherwise know of, as for two that fight; stop it yourself."""
         config = self.layout.config(node_id)
-        config.write_text(to_toml(node_config(self.layout, ports, node_id, number)))
+        config.write_text(to_toml(self.config_of(node_config(self.layout, ports, node_id, number))))
         log = self.layout.node_log(node_id)
         variables = node_environ(os.environ) | QUICK | {MARK: self.mark, **environ}
         variables = {name: value for name, value in variables.items() if value}
         return Process(spawn([*self.within, *node_command(config)], log, variables), log)
+
+    def config_of(self, config: NodeConfig) -> NodeConfig:
+        """Return the settings of a node that are written, of those that a local cluster has."""
+        return config
 
     def wait_serving(self) -> None:
         def serving() -> bool:

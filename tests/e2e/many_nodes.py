@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from iscp.cli.node.data_directory import choose_ports
-from iscp.cli.node.local_cluster import healthy
+from iscp.cli.node.local_cluster import choose_ports, healthy
 from iscp.client.admin_client import Client
 from tests.e2e.harness import START_WAIT_S, Cluster, Process, wait_for
 

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.cli.demo.chaos import Chaos
-from iscp.coordination.builds.build_worker import RANGES_AT_ONCE_MAX
-from iscp.core.build.api_builds import BuildStage, BuildView
+from iscp.cli.demo.command import Chaos
+from iscp.coordination.builds.builder import RANGES_AT_ONCE_MAX
+from iscp.core.build.build_progress import BuildStage, BuildView
 from iscp.core.values.errors import IscpError
 from tests.e2e.harness import Job, append, assert_equal, delete, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes

@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import RunningUp, start_up
+from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import Unavailable
 from tests.e2e.evidence import admin

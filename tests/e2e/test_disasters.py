@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import ErrorCode
 from tests.e2e.evidence import assert_feed_holds, assert_watermarks_never_went_back, job_log_rows, sink_commits

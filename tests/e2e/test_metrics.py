@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from iscp import changefeed
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.metrics import (
     feed_metrics,
     index_metrics,

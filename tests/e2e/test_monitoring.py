@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.values.errors import IscpError
 from tests.chart.values_file import CHART
 from tests.e2e.harness import Cluster, wait_for

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.access.security_config import SecurityConfig
 
 SHARDS = 30

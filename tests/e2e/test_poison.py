@@ -8,7 +8,7 @@ import signal
 import pyarrow as pa
 import pytest
 
-from iscp.core.job.maintenance_figures import MaintenanceFigures
+from iscp.core.job.iteration import MaintenanceFigures
 from tests.e2e.evidence import admin, admin_process
 from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.values.errors import IscpError
 from tests.e2e.harness import append, wait_for
 from tests.e2e.tenants import Tenants

@@ -14,8 +14,8 @@ import pytest
 from deltalake import write_deltalake
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import RunningUp, start_up
 from iscp.cli.node.local_cluster import healthy
+from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
 from tests.e2e.harness import MARK, QUICK, append, assert_equal, leftovers, read, upsert, wait_for
 

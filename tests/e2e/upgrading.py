@@ -12,11 +12,11 @@ from zipfile import ZipFile
 from deltalake import DeltaTable
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys, snapshot_of
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings, Keys, snapshot_of
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import load_settings
 from iscp.core.api.api_views import JobView
+from iscp.core.settings.config import NodeConfig
 from tests.e2e.evidence import assert_feed_holds, assert_in_order
 from tests.e2e.harness import Job, append, delete, read, upsert
 from tests.e2e.load import Load
@@ -66,6 +66,7 @@ class TwoReleases(ManyNodes):
     """`begin_before` starts a node of the release before, `begin` one of this."""
 
     before: dict[str, str] = field(init=False)
+    _of_before: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,8 +79,15 @@ class TwoReleases(ManyNodes):
     def wait_ready(self, node_id: str, timeout_s: float = SETTLED_S) -> None:
         super().wait_ready(node_id, timeout_s)
 
+    def config_of(self, config: NodeConfig) -> NodeConfig:
+        if config.node_id not in self._of_before:
+            return config
+        return replace(config, etcd=replace(config.etcd, accept_faulty_release=False))  # left out as a default
+
     def begin_before(self, node_id: str) -> None:
+        self._of_before.add(node_id)
         self.begin(node_id, **self.before)
+        self._of_before.remove(node_id)
 
     def replace(self, node_id: str, *, before: bool = False) -> None:
         """Stop the node in order, and start it of the other release."""

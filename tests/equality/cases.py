@@ -6,7 +6,7 @@ its expression is left to Spark for this reason, and would have another value if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -84,6 +84,16 @@ _CAPPED: tuple[Types, ...] = (
 )
 
 
+_CONDITIONS: Mapping[str, Sequence[str]] = {
+    "date": ("a > DATE '2000-02-28'", "NOT a <= DATE '1582-10-15'", "a = DATE '1970-01-01'"),
+    "timestamp": ("a > TIMESTAMP '1999-12-31 12:00:00'", "NOT a <= TIMESTAMP '1970-01-01 00:00:00'"),
+    "timestamp_ntz": ("a > TIMESTAMP_NTZ '1999-12-31 12:00:00'", "NOT a <= TIMESTAMP_NTZ '1970-01-01 00:00:00'"),
+    "string": ("a > 'a'", "NOT a <= 'é'", "a IN ('', 'a', '😀')", "a = 'ab'"),
+    "boolean": ("a", "NOT a"),
+    "binary": ("a IS NOT NULL",),
+}
+"""Conditions alone above a table, by the types of a column; for all others there are those of numbers."""
+
 _JOIN_KEYS = dict.fromkeys(FLOATS, "KnownFloatingPointNormalized")
 
 
@@ -109,6 +119,9 @@ def _logic() -> Iterator[Case]:
         yield Case(op, "count(*) OVER (PARTITION BY f)", ("", ""), Shape.WINDOWS)
     for kind in COMPARED:
         yield Case("Count", "SELECT a, count(*) AS n, max(id) AS m FROM t GROUP BY a", (kind, kind), Shape.QUERY)
+        for condition in _CONDITIONS.get(kind, ("a > 1", "NOT a <= 1", "a IN (0, 1, 2)", "a = 0")):
+            filtered = f"SELECT id, a, a IS NULL AS n FROM t WHERE {condition}"
+            yield Case("IsNull", filtered, (kind, kind), Shape.QUERY)
         joined = "SELECT x.id, y.id AS other, x.a FROM t x JOIN t y ON x.a = y.a"
         yield Case(_JOIN_KEYS.get(kind, "EqualTo"), joined, (kind, kind), Shape.QUERY)
 
@@ -139,6 +152,10 @@ def _arithmetic() -> Iterator[Case]:
     for places in (0, 1, 2):
         yield from _pairs("Round of decimals", f"round(a, {places})", DECIMALS)
     yield from _pairs("Round of decimals", "round(a, -1)", ["decimal(7,2)"], "negative places")
+    for places in (0, 1, 2, 4, 6, 15, 22):
+        yield from _pairs("Round of doubles", f"round(a, {places})", ["double"])
+        yield Case("Round of doubles", f"round(a / 7 * b, {places})", ("double", "double"), Shape.PAIRS)
+    yield from _pairs("Round of doubles", "round(a, -1)", ["double"], "places below 0 or above 22")
     for op in ("Floor", "Ceil"):
         yield from _pairs(f"{op} of whole numbers", f"{op.lower()}(a)", ["long"])
         yield from _pairs(f"{op} of decimals", f"{op.lower()}(a)", DECIMALS)
@@ -221,6 +238,7 @@ def _texts() -> Iterator[Case]:
     yield from _pairs("Like of texts", "a LIKE b", ["string"], "a pattern that is no constant")
     yield from _pairs("Like of texts", r"a LIKE '\\%_'", ["string"], "a pattern with an escape")
     yield from _pairs("Like of texts", "a LIKE 'x#%y_z' ESCAPE '#'", ["string"], "another escape")
+    yield from _pairs("Like of texts", "a LIKE '%😀_'", ["string"], "a pattern beyond 16 bits")
     for sql in ("substring(a, b, 3)", "substring(a, 2, b)", "substring(a, b, b)", "left(a, b)"):
         yield Case("Substring of texts", sql, ("string", "integer"), Shape.CUT)
 
@@ -291,6 +309,18 @@ def _aggregates() -> Iterator[Case]:
         yield from of(f"Exact{op} of floats", whole, INTS, exact=True)
     sums = "SELECT g, sum(CAST(a AS double)) AS r FROM t GROUP BY g HAVING sum(CAST(a AS double)) < 1e300"
     yield from of("ExactSum of floats", sums, (*INTS, *FLOATS), exact=True)
+    for name in ("ExactSum", *(f"Exact{op}" for op in ("Average", *exact))):
+        function = {"ExactSum": "sum", "ExactAverage": "avg"}.get(name) or exact[name.removeprefix("Exact")]
+        distinct = f"SELECT g, {function}(DISTINCT a) AS r FROM t GROUP BY g HAVING {function}(DISTINCT a) < 1e300"
+        yield Case(f"{name} of floats", distinct, ("double", "double"), Shape.QUERY, "of DISTINCT values", exact=True)
+    near = "ORDER BY id % 3 RANGE BETWEEN 1 PRECEDING AND CURRENT ROW"
+    picks = {"last_value(a)": "MaxBy", "last_value(a) IGNORE NULLS": "MaxBy", "first_value(a)": "MinBy"}
+    for pick, op in {**picks, "first_value(a) IGNORE NULLS": "MinBy"}.items():
+        ties = f"SELECT id, {pick} OVER (PARTITION BY g {near}) AS r FROM t"
+        yield from of(f"{op} of numbered rows", ties, ["string", "double", "decimal(7,2)"], exact=True)
+    shown = "SELECT id, a, row_number() OVER (PARTITION BY g ORDER BY a, id) AS r FROM t"
+    yield from of("RowNumber", shown, [*FLOATS, "decimal(7,2)"], exact=True)
+    yield from of("IsNaN of floats", "SELECT id, a, isnan(a) AS r FROM t ORDER BY a, id LIMIT 90", FLOATS, exact=True)
     several = "SELECT g, sum(id) AS s, count(DISTINCT a) AS n, count(DISTINCT id) AS m FROM t GROUP BY g"
     yield from of("SingleValue", several, ("long", "string"), exact=True)
 

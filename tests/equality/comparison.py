@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from iscp.core.algebra.algebra import Rel
-from iscp.core.algebra.duck_entries import Entry, Refusal, RowGuard
+from iscp.core.algebra.duck_aggregates import Entry, Refusal, RowGuard
 from iscp.core.algebra.duck_text import ALLOW_LIST
 from tests.equality import samples
 from tests.equality.cases import Case, Shape, rows_of
@@ -36,12 +36,11 @@ Guard = tuple[str, str]
 
 UNSHOWN: frozenset[Guard] = frozenset(
     {
-        ("Round of whole numbers", "negative places"),
         ("Round of decimals", "negative places"),
         ("ShiftRight of whole numbers", "another number of bits"),
         ("Substring of texts", "a negative length"),
         ("Like of texts", "a pattern that is no constant"),
-        ("Like of texts", "a pattern with an escape"),
+        ("Like of texts", "a pattern of several parts"),  # which takes years, and is right
         ("Like of texts", "another escape"),
         ("TruncDate of dates", "another unit"),
         ("TruncTimestamp of times of day", "another unit"),
@@ -50,11 +49,6 @@ UNSHOWN: frozenset[Guard] = frozenset(
         ("Cast of texts as decimals", "a text of other than plain digits"),
         ("StddevSamp of floats", "values that are not finite"),
         ("VarianceSamp of floats", "values that are not finite"),
-        ("ExactSum of floats", "a sum beyond 2^53"),
-        ("ExactAverage of whole numbers", "a sum beyond 2^53"),
-        ("ExactAverage of floats", "a sum beyond 2^53"),
-        ("ExactStddevPop of floats", "a moment beyond 2^53"),
-        ("ExactVariancePop of floats", "a moment beyond 2^53"),
     }
 )
 """Guards of which no row that would be wrong without them is kept yet: `--write` finds them, and they get fewer."""

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
-from iscp.core.access.access_token import TokenBook, TokenRecord
-from iscp.core.access.audit_entry import AuditEntry, AuditQuery
-from iscp.core.access.role_authorizer import RoleAuthorizer
+from iscp.core.access.authorization import AuditEntry, AuditQuery, RoleAuthorizer, TokenBook, TokenRecord
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import IscpError
-from iscp.ports.access.oidc_ports import TokenProvider
+from iscp.ports.admin import TokenProvider
 from iscp.ports.system import Clock
-from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers
-from iscp.runtime.access.token_service import TokenService
+from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers, TokenService
 
 SYSTEM = "system"
 

@@ -34,10 +34,9 @@ from iscp.core.api.api_views import (
 )
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.verification import Comparison, VerifyReport
-from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.spec.spec_patch import changed_spec
+from iscp.core.job.start_rule import Comparison, VerifyReport
+from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.core.spec.spec_parsing import changed_spec, parse_spec
 from iscp.core.values.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.values.progress import TableSize
 

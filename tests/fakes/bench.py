@@ -11,7 +11,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, schema_of_spec
 from iscp.core.values.ids import JobKey
 from iscp.ports.engine import NO_DEATHS, JobDeaths
-from iscp.ports.tracing import NO_TRACER, Tracer
+from iscp.ports.system import NO_TRACER, Tracer
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

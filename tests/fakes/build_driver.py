@@ -11,11 +11,11 @@ from random import Random
 from iscp.core.build.build_task import BuildPlan, RangeBatch
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow, JobStatus
-from iscp.core.rows.range_tree import WHOLE, children, parent
+from iscp.core.rows.key_ranges import WHOLE, children, parent
 from iscp.core.values.errors import IscpError, PlanOutdated
 from iscp.core.values.progress import TableSize
-from iscp.ports.range_builder import RangeBuilder
-from iscp.runtime.builds.build_jobs import plan_of
+from iscp.ports.consumer import RangeBuilder
+from iscp.runtime.builds.builder_loop import plan_of
 from tests.fakes.guards import OpenGuard
 
 Run = Callable[[JobRow], JobOutcome]

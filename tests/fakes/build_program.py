@@ -10,12 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.source.spark_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.build.build_request import BuildRequest
-from iscp.core.build.build_task import BuildPlan, RangeBatch
+from iscp.core.build.build_task import BuildPlan, BuildRequest, RangeBatch
 from iscp.core.job.iteration import Bounds, Iteration
 from iscp.core.job.job_row import JobStatus
 from iscp.core.values.progress import UNSIZED

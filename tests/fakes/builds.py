@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.core.build.build_task import RangeBatch, StagingBatch, StagingTask
 from iscp.core.values.errors import Canceled, Conflict, IscpError
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader
 from iscp.core.values.progress import TableSize
 from iscp.ports.system import Guard
 

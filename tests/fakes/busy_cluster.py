@@ -6,14 +6,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.access.authorization import AuditEntry
+from iscp.core.api.api_requests import SearchAnswer, SearchHit
 from iscp.core.api.api_views import EventView, JobView, LeftOutRow, LeftOutRows, NodeView, ShardView
-from iscp.core.api.search_views import SearchAnswer, SearchHit
-from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.job.iteration import HistoryEntry, Usage
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.usage import Usage
-from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.core.values.progress import RunProgress
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, cluster_view, history_entry, job_view
 

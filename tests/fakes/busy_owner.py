@@ -13,13 +13,21 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, SendTo
-from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, OwnerEvent, Tick
+from iscp.coordination.protocol.events import (
+    CoordinationTimes,
+    Decided,
+    Decision,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OwnerEffect,
+    OwnerEvent,
+    SendTo,
+    Tick,
+)
 from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord, ShardId
 from tests.fakes.prompt_nodes import answers, job_rows, node_records
 from tests.fakes.rings import step_with_rings
 

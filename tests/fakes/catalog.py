@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iscp.core.job.target_state import TargetLog
+from iscp.core.job.start_rule import TargetLog
 from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.values.errors import InvalidRequest, TableNotFound
 from iscp.core.values.progress import UNKNOWN, TableSize

@@ -9,8 +9,7 @@ from pathlib import Path
 from cryptography import x509
 
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
-from iscp.adapters.tls.endpoint import Tls
-from iscp.adapters.tls.tls_files import TlsFiles
+from iscp.adapters.tls.tls_files import Tls, TlsFiles
 
 NODE_NAME = "node.default.iscp"
 

@@ -6,16 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.source_rows import commit_tag
 from iscp.core.job.job_row import JobRow
-from iscp.core.rows.netting import Op
+from iscp.core.rows.differences import Op
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import OP
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment, ConsumerKind, Retriever
-from iscp.ports.refreshing import Refreshed, RefreshOrder
-from iscp.ports.rows import Rows
+from iscp.ports.consumer import (
+    ConsumeContext,
+    Consumed,
+    Consumer,
+    ConsumerEnvironment,
+    ConsumerKind,
+    Refreshed,
+    RefreshOrder,
+    Retriever,
+)
+from iscp.ports.source import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

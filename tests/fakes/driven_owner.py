@@ -5,12 +5,17 @@ from __future__ import annotations
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import OwnerEffect, SendTo
-from iscp.coordination.protocol.events import Elected, FromNode, OwnerEvent, Tick
+from iscp.coordination.protocol.events import (
+    CoordinationTimes,
+    Elected,
+    FromNode,
+    OwnerEffect,
+    OwnerEvent,
+    SendTo,
+    Tick,
+)
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState, Sync
-from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord, ShardId, TableEpoch
 from tests.fakes.loopback import TIMES, job
 from tests.fakes.rings import step_with_rings
 

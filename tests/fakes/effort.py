@@ -8,8 +8,7 @@ from types import FrameType
 from typing import Any
 
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import OwnerEffect
-from iscp.coordination.protocol.events import OwnerEvent
+from iscp.coordination.protocol.events import OwnerEffect, OwnerEvent
 
 
 @dataclass(slots=True)

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from iscp.index.embedding.checked_embedder import CheckedEmbedder
 from iscp.index.embedding.embedder import TextsRefusedError, Vectors
-from iscp.index.embedding.embedding_attempts import EmbeddingAttempts, EmbeddingTimes, Patience
-from iscp.index.embedding.embedding_service import EmbeddingService
-from iscp.index.embedding.request_pace import RequestPace
-from iscp.index.embedding.texts_in_flight import TextsInFlight
-from iscp.index.embedding.vector_cache import VectorCache
+from iscp.index.embedding.embedder_registry import CheckedEmbedder
+from iscp.index.embedding.embedding_service import (
+    EmbeddingAttempts,
+    EmbeddingService,
+    EmbeddingTimes,
+    Patience,
+    RequestPace,
+    TextsInFlight,
+    VectorCache,
+)
 from tests.fakes.clock import FakeClock
 
 DIMENSION = 4

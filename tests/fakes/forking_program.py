@@ -18,7 +18,7 @@ import iscp
 import iscp.aio
 import iscp.changefeed
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.values.errors import IscpError
 

@@ -13,35 +13,25 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.grpc.access.access_server import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.build_server import BuildServer
-from iscp.adapters.grpc.admin.feed_server import FeedServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
-from iscp.adapters.grpc.admin.owners_jobs import OwnersJobs
-from iscp.adapters.grpc.admin.search_server import SearchServer
+from iscp.adapters.grpc.access.access_interceptor import AccessServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer, FeedServer, OperatorServer, SearchServer
+from iscp.adapters.grpc.admin.forwarding import Forwarding, OwnersJobs
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.bootstrap.read_parts import feed_pages
+from iscp.bootstrap.coordination_parts import feed_pages
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
-from iscp.core.build.api_builds import BuildStage
-from iscp.core.build.build_progress import JobBuild, KnownBuilds
+from iscp.core.build.build_progress import BuildStage, JobBuild, KnownBuilds
 from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.ports.system import Clock
-from iscp.runtime.access.token_service import TokenService
-from iscp.runtime.admin.build_service import OwnerBuilds
-from iscp.runtime.admin.operator_service import OwnerOperator
-from iscp.runtime.admin.request_validation import RequestValidator
-from iscp.runtime.admin.resharder import Resharder
-from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
-from iscp.runtime.reads.feed_service import NodeFeeds, feed_turns
-from iscp.runtime.reads.search_service import JobSearch, owners_jobs_at
-from iscp.runtime.worker.verify_requests import VerifyDesk
+from iscp.runtime.access.known_callers import TokenService
+from iscp.runtime.admin.job_maker import RequestValidator
+from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
+from iscp.runtime.reads.read_services import AccountTurns, JobSearch, NodeFeeds, TurnBounds, feed_turns, owners_jobs_at
+from iscp.runtime.worker.worker_loop import VerifyDesk
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views

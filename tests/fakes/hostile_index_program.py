@@ -16,8 +16,8 @@ from iscp.adapters.delta.storage.dataset_trial import try_datasets
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.values.errors import IscpError
-from iscp.index.lance.address_lookup import KEYS_IN_FILTER_MAX
 from iscp.index.lance.index_store import IndexStore
+from iscp.index.lance.index_transaction import KEYS_IN_FILTER_MAX
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.search_library import search

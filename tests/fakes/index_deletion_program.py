@@ -9,7 +9,7 @@ import json
 import sys
 
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.consumers.index.index_deletion import IndexDeletion
+from iscp.consumers.index.index_kind import IndexDeletion
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.ids import JobKey
 from iscp.index.lance.index_store import IndexStore

@@ -7,9 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from iscp import changefeed
-from iscp.adapters.grpc.admin.feed_server import FeedServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.admin.owners_jobs import OwnersJobs
+from iscp.adapters.grpc.admin.admin_server import FeedServer
+from iscp.adapters.grpc.admin.forwarding import Forwarding, OwnersJobs
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.changefeed.feed_pages import JobFeedPages
@@ -18,7 +17,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.reads.feed_service import NodeFeeds, feed_turns
+from iscp.runtime.reads.read_services import NodeFeeds, feed_turns
 from tests.fakes.admin import FakeAdmin
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

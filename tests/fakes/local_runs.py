@@ -10,16 +10,14 @@ from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.registration_id import marked_job_id, spec_mark
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.run_result import RunResult
-from iscp.core.spec.spec_fields import to_spec_json
+from iscp.core.spec.spec import to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import TableDescription
 from iscp.ports.engine import IterationRunner
 from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
-from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener
-from iscp.runtime.local.unit_runner import UnitRunner
+from iscp.runtime.local.local_run import JobRegistrar, LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.clock import FakeClock

@@ -15,14 +15,13 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Register, Registration
+from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import IscpError
 from iscp.core.values.ids import JobKey
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
 
 THREADS = 8
 

@@ -14,54 +14,51 @@ from math import inf
 from random import Random
 
 from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.membership.preferred_nodes import ring_of
+from iscp.coordination.membership.assignments import ring_of
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import (
+from iscp.coordination.protocol.events import (
     BuildRing,
     CheckElection,
-    HoldIterations,
-    OwnerEffect,
-    RecordCheckpoint,
-    RevokeLease,
-    SendTo,
-    SendToOwner,
-    StartShard,
-    StopAllShards,
-    StopShard,
-    UpdateShard,
-    WorkerEffect,
-)
-from iscp.coordination.protocol.events import (
+    CoordinationTimes,
     Deposed,
     Elected,
     ElectionChecked,
     FromNode,
     FromOwner,
+    HoldIterations,
     LeaseEnded,
     LeaseRegained,
     MembersChanged,
     MoveRequested,
     OverridesChanged,
+    OwnerEffect,
     OwnerEvent,
     RebalanceRequested,
+    RecordCheckpoint,
     Recorded,
     Reports,
+    RevokeLease,
     RingBuilt,
     RowsMoved,
+    SendTo,
+    SendToOwner,
     ShardStarted,
     ShardStopped,
     ShardUnwanted,
     ShardWanted,
+    StartShard,
+    StopAllShards,
+    StopShard,
     Tick,
+    UpdateShard,
+    WorkerEffect,
     WorkerEvent,
 )
-from iscp.coordination.protocol.overrides import Overrides
-from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.protocol.messages import Overrides
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import JobKey, Leader, NodeRecord, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
 
 TIMES = CoordinationTimes(

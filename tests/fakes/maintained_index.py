@@ -25,8 +25,7 @@ from iscp.index.lance.index_columns import (
     words_column,
 )
 from iscp.index.lance.index_head import FieldTotals, IndexHead
-from iscp.index.lance.index_store import IndexStore, OpenIndex
-from iscp.index.lance.segments import segment_statistics, segments_of
+from iscp.index.lance.index_store import IndexStore, OpenIndex, segment_statistics, segments_of
 from iscp.index.lance.word_counts import merged_counts, read_table
 from iscp.ports.system import Failpoints
 

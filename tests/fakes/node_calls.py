@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from iscp.core.api.api_requests import LogPage, LogQuery
 from iscp.core.api.api_views import EventView
-from iscp.core.api.log_lines import LogPage, LogQuery
-from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
-from iscp.core.job.verification import Comparison, Sample, VerifyReport
+from iscp.core.job.iteration import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
+from iscp.core.job.start_rule import Comparison, Sample, VerifyReport
 from iscp.core.values.errors import IscpError, StorageError, TimedOut
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress, TableSize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.coordination.jobs.job_requests import Register, Registration
+from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec

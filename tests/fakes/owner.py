@@ -7,6 +7,7 @@ from math import inf
 
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.events import CoordinationTimes
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Announce,
@@ -21,16 +22,14 @@ from iscp.coordination.protocol.messages import (
     Sync,
     VersionAge,
 )
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.settings.config import JobLogConfig
-from iscp.core.values.ids import JobKey, ShardId
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import JobKey, NodeRecord, ShardId
 from iscp.core.values.watermark import Watermark
 from iscp.ports.cluster import ClusterPorts
+from iscp.runtime.owner.owner_events import JobLogAccess, OwnerHooks
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage

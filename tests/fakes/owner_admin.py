@@ -10,17 +10,14 @@ from iscp.core.spec.spec import TriggerSpec
 from iscp.core.values.errors import IscpError
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.retention_hold import NothingHeld, RetentionHold
+from iscp.ports.source import NothingHeld, RetentionHold
 from iscp.ports.system import Clock
 from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
-from iscp.runtime.admin.job_views import JobViews
-from iscp.runtime.admin.job_wait import JobWaiter
-from iscp.runtime.admin.request_validation import RequestValidator
-from iscp.runtime.admin.source_releases import SourceReleases
-from iscp.runtime.admin.target_figures import FigureReader
-from iscp.runtime.owner.job_progress import ProgressSignal
-from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.admin.job_maker import RequestValidator
+from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
+from iscp.runtime.admin.retention_watch import SourceReleases
+from iscp.runtime.owner.checkpoint_saver import ProgressSignal
+from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 

@@ -16,11 +16,10 @@ from typing import Any, cast
 import pyarrow as pa
 
 from iscp.consumers.validation import wanted_columns
-from iscp.core.build.build_pieces import count_pieces
-from iscp.core.job.iteration import Bounds, DataType
+from iscp.core.build.build_task import count_pieces
+from iscp.core.job.iteration import Bounds, DataType, UsagePart
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.usage import UsagePart
-from iscp.core.job.verification import Comparison
+from iscp.core.job.start_rule import Comparison
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.errors import Conflict, InvalidRequest
@@ -35,20 +34,26 @@ from iscp.ports.consumer import (
     ConsumerEnvironment,
     ConsumerKind,
     Needs,
+    NothingRetained,
+    RetainedCommits,
     Retriever,
 )
 from iscp.ports.engine import NO_DEATHS, JobDeaths
-from iscp.ports.range_builder import NothingRetained, RetainedCommits
-from iscp.ports.retention_hold import NothingHeld, RetentionHold
-from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
-from iscp.ports.source import Changes, ChangesUnavailableError, CommitOrigin, KeyedRows, SourceRange
-from iscp.ports.system import Clock, Failpoints
-from iscp.ports.tracing import NO_TRACER, Tracer
+from iscp.ports.source import (
+    Changes,
+    ChangesUnavailableError,
+    CommitOrigin,
+    KeyedRows,
+    NothingHeld,
+    RetentionHold,
+    SourceRange,
+)
+from iscp.ports.source import Rows as SinkRows
+from iscp.ports.system import NO_TRACER, Clock, Failpoints, Tracer
 from iscp.ports.work_timer import charged_as
 from iscp.runtime.access.place_guard import ANYWHERE
-from iscp.runtime.iteration.hold_placer import HoldPlacer
-from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
 

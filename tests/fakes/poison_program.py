@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from iscp.adapters.delta.log.commits import newest_version
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.change_source import DeltaChangeSource, DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.errors import IscpError

@@ -17,7 +17,7 @@ import yaml
 
 from iscp.adapters.delta.spark.session import default_cache_dir
 from iscp.adapters.system.child_process import end, spawn
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 
 FETCH_S = 300.0
 STOP_S = 20.0

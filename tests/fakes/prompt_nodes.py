@@ -18,8 +18,7 @@ from iscp.coordination.protocol.messages import (
 )
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import JobKey, NodeRecord
 
 EPOCH = 1
 

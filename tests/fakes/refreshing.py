@@ -9,8 +9,7 @@ from typing import Any
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.watermark import Position, SourceMark, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment
-from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment, Refreshed, RefreshOrder
 from iscp.ports.source import SourceRange
 from tests.fakes.pipeline import FakeKind, FakeSource, FakeTarget
 

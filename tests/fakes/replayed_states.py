@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.adapters.delta.log.action_fields import key_of_action
+from iscp.adapters.delta.log.actions import key_of_action
 from iscp.adapters.delta.log.commits import read_actions
 from iscp.adapters.delta.log.live_files import NotReadableHere, TableState
 

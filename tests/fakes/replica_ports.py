@@ -13,8 +13,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.settings.config import BuildConfig
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts
-from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts, SinkPool
 
 
 def replica_ports(

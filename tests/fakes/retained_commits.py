@@ -9,7 +9,7 @@ from dataclasses import replace
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.errors import IscpError
 from iscp.core.values.progress import TableSize
-from iscp.ports.range_builder import TablePlace
+from iscp.ports.consumer import TablePlace
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from tests.fakes.pipeline import FakeSource

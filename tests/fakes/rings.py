@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from iscp.coordination.membership.preferred_nodes import ring_of
+from iscp.coordination.membership.assignments import ring_of
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import BuildRing, OwnerEffect
-from iscp.coordination.protocol.events import OwnerEvent, RingBuilt
+from iscp.coordination.protocol.events import BuildRing, OwnerEffect, OwnerEvent, RingBuilt
 
 
 def step_with_rings(

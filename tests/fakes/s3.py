@@ -19,7 +19,7 @@ from obstore.store import from_url
 
 from iscp.adapters.delta.storage.s3_settings import s3_environ
 from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.settings.config import BucketConfig, S3Config
 
 START_WAIT_S = 60.0

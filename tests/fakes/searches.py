@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from iscp.core.api.search_views import SearchAnswer, SearchHit, SearchRequest
+from iscp.core.api.api_requests import SearchAnswer, SearchHit, SearchRequest
 from iscp.core.values.errors import IscpError, no_index_at
 
 ANSWER = SearchAnswer(

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from iscp.adapters.grpc.access.access_server import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.access.access_interceptor import AccessServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.page.serving.page_boards import OF_A_CLUSTER, Offer
 from iscp.page.serving.page_server import NoServers, PageServer, PageSettings

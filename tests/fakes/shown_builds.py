@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.core.api.api_requests import JobName
-from iscp.core.build.api_builds import BuildView
-from iscp.core.build.build_progress import KnownBuilds
+from iscp.core.build.build_progress import BuildView, KnownBuilds
 from iscp.core.values.errors import InvalidRequest, IscpError, TableNotFound
 
 

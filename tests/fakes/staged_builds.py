@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from iscp.core.build.build_request import BuildId
-from iscp.core.build.build_task import depth, piece_range
-from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.build.build_task import NO_TERMS, BuildId, BuildTerms, depth, piece_range
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import PlanOutdated
 from iscp.core.values.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
-from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import Rows as SinkRows
 from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeSource, FakeTarget, Rows
 
 ROW_BYTES = 50

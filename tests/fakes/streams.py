@@ -20,10 +20,9 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
 )
 from iscp.core.job.job_row import JobRow
-from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.settings.config import WaitBounds
 from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import JobKey, NodeRecord, ShardId, TableEpoch
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import FakeNodeCalls
 

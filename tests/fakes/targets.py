@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.target_state import TargetSeen
+from iscp.core.job.start_rule import TargetSeen
 from iscp.core.values.errors import IscpError
 
 

@@ -6,8 +6,17 @@ import json
 from collections.abc import Callable, Iterable
 
 from iscp.coordination.further_tables import FurtherAnswer
-from iscp.coordination.protocol.effects import StartShard, StopShard, UpdateShard
-from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.protocol.events import (
+    Reports,
+    Seen,
+    ShardStarted,
+    ShardStopped,
+    StartShard,
+    StopShard,
+    Tick,
+    UpdateShard,
+)
+from iscp.coordination.schedule.iteration_outcomes import ScheduleTimes
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     Interrupted,
@@ -24,15 +33,14 @@ from iscp.coordination.schedule.schedule_events import (
     VerifyAnswered,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.coordination.schedule.schedule_state import ScheduleTimes
-from iscp.core.job.custom_trigger import TriggerFacts
 from iscp.core.job.iteration import HistoryEntry, Iteration, JobOutcome
 from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.job.start_rule import TriggerFacts
 from iscp.core.settings.config import BackoffConfig, ProbeConfig
 from iscp.core.values.errors import Canceled, ErrorCode, IscpError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
-from iscp.runtime.worker.source_probe import probe_source
+from iscp.runtime.worker.probe_pool import probe_source
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe
 from tests.fakes.targets import FakeTargets

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 
-from iscp.ports.tracing import Attribute, Span, current_trace, within_trace
+from iscp.ports.system import Attribute, Span, current_trace, within_trace
 
 
 def traceparent(number: int, span: int = 1, *, sampled: bool = True) -> str:

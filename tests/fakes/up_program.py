@@ -9,8 +9,8 @@ import click
 
 from iscp.cli.node import up
 from iscp.cli.shell.arguments import anywhere_output
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import show_error
-from iscp.cli.shell.invocation import Invocation
 from iscp.core.values.errors import IscpError
 
 COMMAND = (sys.executable, str(Path(__file__)))

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from iscp.client.admin_client import Client
-from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.access.authorization import AuditEntry
+from iscp.core.api.api_requests import SearchAnswer
 from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows, NodeView, RegisterResult, ShardView
-from iscp.core.api.search_views import SearchAnswer
-from iscp.core.build.api_builds import BuildView
+from iscp.core.build.build_progress import BuildView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.query.query_plan import QueryExplanation
 from iscp.core.values.errors import JobNotFound, NotAuthenticated
-from iscp.page.serving.viewer_calls import Viewer
+from iscp.page.serving.page_viewers import Viewer
 
 NOW_S = 1_800_000_000.0
 

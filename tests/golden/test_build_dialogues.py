@@ -12,8 +12,14 @@ from random import Random
 
 import pytest
 
-from iscp.coordination.builds.build_state import BuildPlace, BuildState
-from iscp.coordination.builds.builder_events import BuilderEvent, MergeRange, NodesPlaced, SplitRange
+from iscp.coordination.builds.build_state import (
+    BuilderEvent,
+    BuildPlace,
+    BuildState,
+    MergeRange,
+    NodesPlaced,
+    SplitRange,
+)
 from iscp.core.build.build_task import BuildPlan, BuildTask, RangeBatch, RetainedSpan, StagingBatch, StagingTask
 from iscp.core.values.errors import IscpError
 from tests.golden.test_dialogues import show

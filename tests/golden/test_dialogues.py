@@ -13,14 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from iscp.coordination.protocol.effects import Decided
-from iscp.coordination.protocol.events import MembersChanged, ShardWanted
-from iscp.coordination.protocol.messages import NodeShard
-from iscp.coordination.protocol.overrides import Overrides
+from iscp.coordination.protocol.events import Decided, MembersChanged, ShardWanted
+from iscp.coordination.protocol.messages import NodeShard, Overrides
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import Leader, NodeRecord, ShardId, TableEpoch
 from tests.fakes.loopback import Loopback, job
 
 HERE = Path(__file__).parent / "dialogues"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from decimal import Decimal
 from itertools import product
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
+from iscp.adapters.duck.row_conditions import is_plain, passing_rows
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.spark.session import SparkRuntime
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = 400
 CONDITIONS = 300
+MUTATED = 3_000
 AT_ONCE = 50
 NAN, ENDLESS = float("nan"), float("inf")
 
@@ -63,8 +65,15 @@ FITTING = {
     "text": ["''", "'a'", "'A'", "'a '", '"a"', "'ä'", "'\U0001f600'", "'1'", "'null'", "'it''s'"],
     "day": ["'2024-02-29'", "DATE '2024-02-29'", "DATE'1582-10-04'"],
 }
-COMPARED = ("=", "==", "<>", "!=", "<", "<=", ">", ">=")
-LEAVES = ("compared", "mirrored", "null", "in", "between", "flag")
+FUNCTIONS = {
+    **{f"{function}(text)": FITTING["text"] for function in ("upper", "lower", "trim")},
+    **{f"{function}(day)": FITTING["tiny"] for function in ("year", "month", "day", "dayofmonth")},
+    "length(text)": FITTING["tiny"],
+}
+MATCHES = ("startswith", "endswith", "contains")
+PATTERNS = ("''", "'a%'", "'%a'", "'_'", "'%😀%'", "'A'", "'%'")
+COMPARED = ("<=>", "=", "==", "<>", "!=", "<", "<=", ">", ">=")
+LEAVES = ("function", "match", "compared", "mirrored", "null", "in", "between", "flag")
 
 
 def table() -> pa.Table:
@@ -99,6 +108,13 @@ def condition(draw: Random, depth: int = 3) -> str:
             return draw.choice((joined, f"({joined})"))
         case "NOT":
             return draw.choice(("NOT {}", "NOT ({})")).format(condition(draw, depth - 1))
+        case "function":
+            value = draw.choice([*FUNCTIONS])
+            return f"{value} {compared} {draw.choice(FUNCTIONS[value])}"
+        case "match":
+            pattern = draw.choice(PATTERNS)
+            matches = f"text {negated}LIKE {pattern}", f"{draw.choice(MATCHES)}(text, {pattern})"
+            return draw.choice(matches)
         case "null":
             return f"{name} IS {negated}NULL"
         case "in":
@@ -110,6 +126,18 @@ def condition(draw: Random, depth: int = 3) -> str:
         case "flag":
             return draw.choice(("flag", "FLAG", "`flag`", "flag = true", "false <> flag"))
     return f"{name} {compared} {one}"
+
+
+def mutated(draw: Random, where: str) -> str:
+    """The condition with some of its tokens gone, doubled, changed for others, or beside others."""
+    tokens = re.findall(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\w+|<=>|[<>=!]+|[^\w\s]", where)
+    for _ in range(draw.randint(1, 2)):
+        place = draw.randrange(len(tokens))
+        other = draw.choice([*tokens, "+", "-", ",", "(", ")", "NOT", "AND", "IS", "NULL", "1", "'a'", "flag"])
+        tokens[place : place + 1] = draw.choice(([], [tokens[place]] * 2, [other], [other, tokens[place]]))
+        if not tokens:
+            return where
+    return " ".join(tokens)
 
 
 def by_spark(runtime: SparkRuntime, rows: pa.Table, conditions: list[str]) -> dict[str, list[int]]:
@@ -127,8 +155,10 @@ def by_spark(runtime: SparkRuntime, rows: pa.Table, conditions: list[str]) -> di
 def test_what_is_decided_is_what_spark_decides(spark_runtime: SparkRuntime) -> None:
     rows, draw = table(), Random(11)
     drawn = [condition(draw) for _ in range(CONDITIONS)]
-    passing = {each: passing_rows(rows, each) for each in (*comparisons(), *drawn)}
+    other = [mutated(draw, draw.choice(drawn)) for _ in range(MUTATED)]
+    passing = {each: passing_rows(rows, each) for each in (*comparisons(), *drawn, *other)}
     decided = {each: held["place"].to_pylist() for each, held in passing.items() if held is not None}
     assert decided == by_spark(spark_runtime, rows, [*decided])
+    assert 0 < sum(each in decided for each in {*other} - {*drawn}) < 0.5 * MUTATED
     assert sum(each in decided for each in drawn) > 0.7 * CONDITIONS
     assert all(map(is_plain, decided))

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 import iscp
-from iscp.adapters.delta.spark.jars import delta_jars
-from iscp.adapters.delta.spark.java import find_java
+from iscp.adapters.delta.spark.java import delta_jars, find_java
 from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
 from iscp.core.settings.session_needs import DEFAULT_FILES, FILE_NEEDS, JARS, S3_NEEDS, SESSION_NEEDS
 from tests import quick_spark

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.rows.hashing import key_hash, row_hashes
+from iscp.adapters.delta.rows.row_keys import key_hash, row_hashes
 from iscp.core.rows.key_ranges import condition_sql, hash_sql
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.key_hashes import key_hashes
+from iscp.adapters.delta.rows.row_keys import key_hashes
 from iscp.core.rows.key_ranges import hash_sql
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import list_log
-from iscp.adapters.delta.source.row_lookup import RowLookup
+from iscp.adapters.delta.source.open_table import RowLookup
 from iscp.adapters.delta.source.spark_read import LISTED_FILES_MAX, load_version, state_loader
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.integration.views.conftest import bag

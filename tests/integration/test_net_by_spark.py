@@ -20,7 +20,7 @@ from iscp.adapters.delta.rows.net_changes import (
     each_key,
     net_by_spark,
 )
-from iscp.core.rows.netting import Op
+from iscp.core.rows.differences import Op
 from tests.fakes.bags import Bag, Change, history_of, key_of, left, net
 
 if TYPE_CHECKING:

@@ -28,21 +28,21 @@ from iscp.adapters.delta.log.commits import (
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
-from iscp.adapters.delta.sink.target_creation import create_target
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.sink.staging import FileStagedRanges
+from iscp.adapters.delta.sink.target_write import create_target
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.target_notes import read_note, write_note
+from iscp.adapters.delta.storage.table_files import read_note, write_note
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_task import BuildId
 from iscp.core.job.job_row import LogEntry
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
 from iscp.core.values.watermark import Watermark
-from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, DeletionOrder, StagedState
+from iscp.ports.source import Rows
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking, s3_server

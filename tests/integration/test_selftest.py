@@ -13,7 +13,7 @@ from iscp.adapters.delta.selftest.self_test import LOCAL, ON_S3, ROUNDS, SelfTes
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.files import names
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.values.errors import StorageError
 from tests.fakes.s3 import SECRET, FakeS3, asking, s3_server
 

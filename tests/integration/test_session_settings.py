@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import iscp
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine, heap_share_of, without_rules
-from iscp.views.analysis.condition_analysis import condition_analyzer
+from iscp.views.analysis.query_analysis import condition_analyzer
 
 pytestmark = pytest.mark.spark
 

@@ -175,7 +175,7 @@ def test_rows_that_a_dead_jvm_was_to_keep_are_a_fault_that_passes(tmp_path: Path
     running = child(
         tmp_path,
         """
-from iscp.adapters.delta.spark.cached_frame import cached, release
+from iscp.adapters.delta.spark.spark_frames import cached, release
 runtime = start()
 rows = runtime.root.range(5)
 held = cached(rows)

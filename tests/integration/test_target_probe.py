@@ -18,17 +18,17 @@ from obstore.store import from_url
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.iteration_parts import LOG_PROBES
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.shard_parts import LOG_PROBES
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, IscpError, StorageError, TargetLost
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Watermark
-from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
-from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.runtime.worker.target_probe import TargetProbes, WaitedTargets
+from iscp.ports.source import Rows
+from iscp.runtime.iteration.iteration_ports import SinkPool
+from iscp.runtime.worker.probe_pool import TargetProbes, WaitedTargets
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3, delete_all
 

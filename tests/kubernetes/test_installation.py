@@ -17,8 +17,7 @@ from subprocess import CalledProcessError
 import pytest
 from rich.console import Console
 
-from iscp.cli.demo.command import play
-from iscp.cli.demo.view import View
+from iscp.cli.demo.command import View, play
 from tests.e2e.harness import wait_for
 from tests.kubernetes.changing_tables import ChangingTables
 from tests.kubernetes.machine import MACHINE

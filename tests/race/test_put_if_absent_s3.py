@@ -26,7 +26,7 @@ from iscp.adapters.delta.selftest.commit_race import (
 )
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.s3_settings import LOG_STORE, s3_conf
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from tests.fakes.s3 import FakeS3, asking, s3_server
 from tests.race.jvms import AtOnce, Jvm
 

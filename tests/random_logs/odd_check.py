@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.job.job_row import LogEntry

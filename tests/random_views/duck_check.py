@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.value_codes import row_codes
+from iscp.adapters.delta.rows.data_file import part_of
+from iscp.adapters.delta.rows.row_search import row_codes
 from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
 from iscp.core.algebra.algebra import Table, TableRows
 from iscp.core.algebra.lookup_plan import LookupStep
+from iscp.core.sql.sql_names import path_of
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.signed_rows import TableChange
 from iscp.views.duck.duck_refresh import DuckRefresh
-from iscp.views.refresh.view_notes import read_query
+from iscp.views.refresh.view_memory import read_query
 from tests.random_views.row_bags import Bag, countable
 
 ENGINE = DuckEngine()
@@ -36,7 +38,7 @@ class MemoryTables:
 
     def rows(self, leaf: Table, bytes_max: int) -> pa.Table:
         if leaf.at is TableRows.CHANGES:
-            return self.moves[leaf.name].arrow()
+            return _with_fields(self.moves[leaf.name].arrow(), leaf)
         return self._all(leaf)
 
     def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
@@ -47,7 +49,16 @@ class MemoryTables:
 
     def _all(self, leaf: Table) -> pa.Table:
         at = TableRows.OLD if leaf.at is TableRows.OLD else TableRows.NEW
-        return self.moves[leaf.name].rows(at).toArrow().cast(self.schemas[leaf.name])
+        return _with_fields(self.moves[leaf.name].rows(at).toArrow().cast(self.schemas[leaf.name]), leaf)
+
+
+def _with_fields(rows: pa.Table, leaf: Table) -> pa.Table:
+    """Fields of structs that the leaf has as columns stand behind those of the table."""
+    for each in leaf.fields:
+        if each.name not in rows.schema.names:
+            column, *path = path_of(each.name)
+            rows = rows.append_column(each.name, part_of(rows[column], path))
+    return rows
 
 
 def changed_by_duckdb(

@@ -105,6 +105,7 @@ class _Below(Lake):
 
     def __init__(self, root: Path, uri: str) -> None:
         self.root, self.uris = root, {"b": uri}
+        root.mkdir()
 
 
 _FEED = {"delta.enableChangeDataFeed": "true"}

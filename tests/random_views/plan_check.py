@@ -14,21 +14,19 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.rows.value_codes import row_codes
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.delta.rows.row_search import row_codes
 from iscp.adapters.delta.spark.spark_errors import concerns_values
+from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
 from iscp.core.algebra.algebra import TableRows
-from iscp.core.rows.netting import Op
+from iscp.core.rows.differences import Op
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.algebra_reader import ResultKeys
 from iscp.views.catalyst.plan_tree import PlanNode, stored_input
-from iscp.views.changes.group_changes import changed_groups, collected_keys
-from iscp.views.changes.known_totals import KnownTotals, totals_before
+from iscp.views.changes.group_changes import changed_groups, collected_keys, learn_totals
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, FoundRows, Instants, TableChange
-from iscp.views.changes.spark_plans import LARGE_BYTES, SparkPlans
-from iscp.views.changes.total_reading import learn_totals
+from iscp.views.changes.spark_plans import LARGE_BYTES, KnownTotals, SparkPlans, totals_before
 from tests.random_views.cases import Case
 from tests.random_views.duck_check import changed_by_duckdb
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after

@@ -28,9 +28,8 @@ from typing import Any
 
 from iscp.core.algebra.algebra import Expr, Group, Project, Rel, Table, TableRows
 from iscp.core.algebra.algebra_codec import algebra_document
-from iscp.core.algebra.change_plan import ChangePlan, SummedRows, TouchedRows
+from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, GroupTotals, SummedRows, TouchedRows, key_columns
 from iscp.core.algebra.duck_text import identifier, leaf_name
-from iscp.core.algebra.stored_sums import GROUP_ROWS, GroupTotals, key_columns
 from iscp.core.sql.sql_names import WEIGHT
 from tests.fakes.algebras import FIELDS, NAMES, Drawn, number
 from tests.fakes.ducks import Bag, Ducks, Lake, Row

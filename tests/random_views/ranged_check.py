@@ -8,14 +8,12 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
 from iscp.core.algebra.algebra import TableRows
-from iscp.core.query.range_query import NotRanged
+from iscp.core.query.query_plan import NotRanged
 from iscp.core.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery
-from iscp.views.changes.group_sums import sums_finished
-from iscp.views.changes.known_totals import KnownTotals
+from iscp.views.changes.group_changes import learn_totals, sums_finished
 from iscp.views.changes.signed_rows import Instants, TableChange
-from iscp.views.changes.spark_plans import SparkPlans
-from iscp.views.changes.total_reading import learn_totals
+from iscp.views.changes.spark_plans import KnownTotals, SparkPlans
 from iscp.views.ranges.range_ways import GivenRows, RangedRows, RangeWay, find_ranged_rows
 from tests.random_views.row_bags import Bag, bag_of
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from iscp.coordination.further_tables import FurtherAnswer
-from iscp.coordination.protocol.effects import StartShard, StopAllShards
-from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, StartShard, StopAllShards, Tick
+from iscp.coordination.schedule.iteration_outcomes import ScheduleTimes
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     IterationEnded,
@@ -28,7 +28,6 @@ from iscp.coordination.schedule.schedule_events import (
     VerifyAnswered,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.job.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.start_rule import ProbeState
@@ -38,7 +37,7 @@ from iscp.core.values.ids import ShardId
 from iscp.core.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import Consumed
 from iscp.ports.source import SourceRange
-from iscp.runtime.iteration.job_outcomes import applied, record_failure, unchanged
+from iscp.runtime.iteration.iteration_ports import applied, record_failure, unchanged
 from tests.simulation import poison
 from tests.simulation.sources import Commit, Kind
 from tests.simulation.violation import expect

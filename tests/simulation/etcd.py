@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import Delete, Put
+from iscp.adapters.etcd.keys import Delete, Keys, Put
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

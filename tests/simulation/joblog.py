@@ -15,7 +15,7 @@ from iscp.core.job.job_row import JobRow, LogEntry
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.values.errors import NotOwner, OutcomeUnknown, StorageError
 from iscp.core.values.ids import JobKey
-from iscp.runtime.owner.log.log_limits import LogLimits
+from iscp.runtime.owner.job_log_writer import LogLimits
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from iscp.adapters.etcd.keys import encoded
-from iscp.adapters.etcd.members.member_watch import MemberReads, MemberWatch
-from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, WatchEvent, WatchItem
-from iscp.core.values.members import Moment, NodeRecord
+from iscp.adapters.etcd.keys import Changed, Compacted, EventType, KeyValue, Listing, WatchEvent, WatchItem, encoded
+from iscp.adapters.etcd.member_keys import MemberReads, MemberWatch
+from iscp.core.values.ids import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, RELIST_S, Change, Etcd, Item, Link
 from tests.simulation.owner_ports import Asks
 

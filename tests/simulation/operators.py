@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
-from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Resync, Unregister, Update
-from iscp.coordination.jobs.reshard import Reshard
+from iscp.coordination.builds.build_state import MergeRange, Prioritize, SplitRange
+from iscp.coordination.jobs.job_changes import (
+    Pause,
+    Register,
+    Registration,
+    Reshard,
+    Resume,
+    Resync,
+    Unregister,
+    Update,
+)
 from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
-from iscp.coordination.protocol.overrides import Overrides
+from iscp.coordination.protocol.messages import Overrides
 from iscp.core.build.build_task import depth
 from iscp.core.job.job_row import JobRow
-from iscp.core.rows.range_tree import parent
+from iscp.core.rows.key_ranges import parent
 from iscp.core.values.ids import JobKey, ShardId
 from tests.simulation.builds.building import state_of
 from tests.simulation.specs import spec_json
@@ -81,7 +89,7 @@ class Operators:
                 owner.owner.submit(Resume(row.key))
 
     def reshard(self, owner: Process, shard: ShardId, *, merge: bool) -> None:
-        """As `iscp/runtime/admin/resharder.py` requests it: of one range, or of all."""
+        """As `iscp/runtime/admin/operator_service.py` requests it: of one range, or of all."""
         if not owner.owner.leads or (not merge and len(owner.owner.ranges(shard.table_id)) >= RANGES):
             return
         seen = frozenset(
@@ -127,7 +135,7 @@ class Operators:
         return spec_json(key, further=self._world.further(key))
 
     def job_id(self, owner: Process, last: str) -> str:
-        """As `iscp/runtime/admin/request_validation.py` draws it."""
+        """As `iscp/runtime/admin/job_maker.py` draws it."""
         last = max(self._last_ids.get(owner.node_id, ""), last)
         self._last_ids[owner.node_id] = job_id = self._world.parts.job_id(owner.wall_s, last)
         return job_id

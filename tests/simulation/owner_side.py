@@ -10,33 +10,39 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Resync, Unregister, Update
-from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.jobs.job_changes import Pause, Register, Request, Resume, Resync, Unregister, Update
+from iscp.coordination.membership.membership import Roll
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint
 from iscp.coordination.protocol.events import (
+    Decided,
+    Decision,
     FromNode,
     MoveRequested,
     OverridesChanged,
+    OwnerEffect,
     OwnerEvent,
     RebalanceRequested,
+    RecordCheckpoint,
     Recorded,
     RowsMoved,
     Tick,
 )
-from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
-from iscp.coordination.protocol.overrides import Overrides
+from iscp.coordination.protocol.messages import (
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    Overrides,
+    OwnerMessage,
+)
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
-from iscp.core.values.ids import JobKey
-from iscp.core.values.members import Leader, Moment, NodeRecord
+from iscp.core.values.ids import JobKey, Leader, Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.loop.inbox import EVENTS_MAX
 from iscp.runtime.owner.checkpoint_saver import Checkpointer
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
-from iscp.runtime.owner.revoker import Revoker
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_events import JobLogAccess, OwnerHooks
+from iscp.runtime.owner.owner_loop import OwnerLoop, Revoker
 from tests.simulation.joblog import CONFIG, LIMITS, TermLog
 from tests.simulation.owner_ports import (
     OwnerCheckpoints,

@@ -6,19 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from iscp.adapters.etcd.members.member_watch import MemberReads
-from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.clocks import SteadyTime
-from iscp.coordination.global_checkpoint import GlobalCheckpoint
-from iscp.coordination.membership.registered_nodes import Roll
+from iscp.adapters.etcd.member_keys import MemberReads
+from iscp.coordination.builds.builder import Builder, BuildWorker
+from iscp.coordination.lag import GlobalCheckpoint, SteadyTime
+from iscp.coordination.membership.membership import Roll
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.protocol.events import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.values.ids import next_job_id
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.revoker import Revoker
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_loop import OwnerLoop, Revoker
 from tests.simulation.builds.built_run import BuiltRun
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Engine, Run

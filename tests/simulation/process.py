@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from iscp.core.values.members import Moment, NodeRecord
+from iscp.core.values.ids import Moment, NodeRecord
 from tests.simulation.builds.building import Building
 from tests.simulation.etcd import Client, Watch
 from tests.simulation.member_store import KeyWatch, follow_members, reads_of

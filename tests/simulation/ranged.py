@@ -14,18 +14,16 @@ from typing import Any
 
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.range_lineage import Piece
-from iscp.core.job.watermark_record import WatermarkRecord, parse_record, record_key
+from iscp.core.job.watermark_record import Piece, WatermarkRecord, parse_record, record_key
 from iscp.core.rows import key_ranges
 from iscp.core.values.errors import Conflict, ErrorCode, Superseded
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark, later
 from iscp.ports.consumer import Consumed, Needs
 from iscp.ports.source import SourceRange
-from iscp.runtime.iteration.apply.change_reader import IterationRetriever
-from iscp.runtime.iteration.job_outcomes import applied, unchanged
-from iscp.runtime.iteration.job_run import JobRun, reconciled
-from iscp.runtime.iteration.range_position import RangePosition, read_position
+from iscp.runtime.iteration.apply_run import IterationRetriever
+from iscp.runtime.iteration.iteration_ports import JobRun, applied, reconciled, unchanged
+from iscp.runtime.iteration.range_staging import RangePosition, read_position
 from tests.simulation.engine import Run, failed
 from tests.simulation.violation import expect
 
@@ -97,7 +95,7 @@ def keys_of(range_id: int) -> range:
 
 
 class RangedRun(Run):
-    """As `_open_run` of `iscp/runtime/iteration/apply/applier.py` goes on from where the sink's records say."""
+    """As `_open_run` of `iscp/runtime/iteration/applier.py` goes on from where the sink's records say."""
 
     _reached: dict[int, Watermark]
 

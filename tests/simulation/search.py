@@ -22,16 +22,9 @@ from math import inf
 
 from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import (
-    CheckElection,
-    RevokeLease,
-    SendTo,
-    SendToOwner,
-    StartShard,
-    StopAllShards,
-    StopShard,
-)
 from iscp.coordination.protocol.events import (
+    CheckElection,
+    CoordinationTimes,
     Deposed,
     Elected,
     ElectionChecked,
@@ -42,20 +35,24 @@ from iscp.coordination.protocol.events import (
     MembersChanged,
     MoveRequested,
     OwnerEvent,
+    RevokeLease,
+    SendTo,
+    SendToOwner,
     ShardStarted,
     ShardStopped,
     ShardUnwanted,
     ShardWanted,
+    StartShard,
+    StopAllShards,
+    StopShard,
     Tick,
     WorkerEvent,
 )
 from iscp.coordination.protocol.messages import Acknowledge, Sync
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvariantBroken
-from iscp.core.values.ids import JobKey, ShardId
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import JobKey, Leader, NodeRecord, ShardId
 from tests.fakes.rings import step_with_rings
 from tests.simulation.search_state import Life, Message, State, copied, copied_owner, fingerprint, owned
 from tests.simulation.violation import ViolationError

@@ -7,18 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from iscp.coordination.membership.assignments import Assignments
-from iscp.coordination.membership.node_session import Peer
-from iscp.coordination.membership.second_copies import SecondCopies
-from iscp.coordination.membership.term import Term
-from iscp.coordination.membership.timers import Timers
+from iscp.coordination import placement
+from iscp.coordination.membership.assignments import Assignments, SecondCopies
+from iscp.coordination.membership.term import Peer, Term, Timers
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.placement import planner
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
-from iscp.coordination.report_outbox import Outbox
+from iscp.coordination.reports import Outbox
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import Leader, NodeRecord, ShardId
 
 
 @dataclass(slots=True)
@@ -91,7 +87,7 @@ def copied_owner(owner: OwnerMachine) -> OwnerMachine:
         other.term = _copied_term(term)
         if term.plan is not None:
             # Nothing is bounded here, so that a plan is either done or not begun: it is requested again.
-            planner.reconsider(other.term)
+            placement.reconsider(other.term)
     return other
 
 

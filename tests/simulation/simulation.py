@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from iscp.coordination.builds.build_state import SetPriority
-from iscp.coordination.clocks import of_the_future
+from iscp.coordination.lag import of_the_future
 from iscp.coordination.protocol.events import RebalanceRequested
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvariantBroken

@@ -6,8 +6,7 @@ import pytest
 
 from iscp.coordination.membership.assignments import Assignments
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import OwnerEffect
-from iscp.coordination.protocol.events import OwnerEvent
+from iscp.coordination.protocol.events import OwnerEffect, OwnerEvent
 from iscp.core.values.ids import ShardId
 from tests.simulation.search import Bounds, Search
 from tests.simulation.violation import ViolationError

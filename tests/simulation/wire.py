@@ -11,12 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.codec.quarantine import Quarantine
-from iscp.adapters.grpc.node.framing import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
+from iscp.adapters.grpc.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.node.node_server import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
 from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, NodeMessage, OwnerMessage
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord
 from iscp.wire.v1 import node_pb2 as pb
 from tests.simulation.poison import GARBAGE
 from tests.simulation.violation import expect

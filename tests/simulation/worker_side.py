@@ -6,17 +6,22 @@ from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
 from iscp.coordination.invariants import check_worker
-from iscp.coordination.protocol.effects import (
+from iscp.coordination.protocol.events import (
     CheckElection,
+    ElectionChecked,
+    FromOwner,
     HoldIterations,
+    LeaseEnded,
+    LeaseRegained,
     SendToOwner,
     StartShard,
     StopAllShards,
     StopShard,
+    Tick,
     UpdateShard,
     WorkerEffect,
+    WorkerEvent,
 )
-from iscp.coordination.protocol.events import ElectionChecked, FromOwner, LeaseEnded, LeaseRegained, Tick, WorkerEvent
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.worker_machine import WorkerMachine
 from tests.simulation.election import leader_of

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, get_args, get_origin
 
-from iscp.bootstrap.configuration.setting_variables import NOT_SETTINGS
-from iscp.bootstrap.configuration.settings import variable
-from iscp.core.settings.setting_list import Setting, settings
+from iscp.bootstrap.configuration.settings import NOT_SETTINGS, variable
+from iscp.core.settings.config import Setting, settings
 from tests.limits import number_text
 from tests.site.tables import code, plain, table
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iscp import __version__
-from iscp.adapters.gateway.json_calls import METHODS
-from iscp.adapters.gateway.openapi import document, media_type, path_of
+from iscp.adapters.gateway.json_calls import METHODS, document, media_type, path_of
 from iscp.core.access.service_table import SERVICES, Rule, Scope, ServiceRow
 from tests.site.tables import code, plain, table
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.api.api_views import JobView
 from iscp.core.values.errors import TemporaryError

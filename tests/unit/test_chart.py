@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from iscp.bootstrap.compose import KILL_AFTER_S
 from iscp.bootstrap.configuration.settings import load_settings
-from iscp.bootstrap.run import KILL_AFTER_S
 from iscp.core.settings.config import ADMIN_PORT, NodeConfig
 from iscp.wire.v1 import admin_pb2
 from tests.chart.installations import INSTALLATIONS, SMALLEST

@@ -22,7 +22,8 @@ import click
 import pytest
 
 import iscp as package
-from iscp.adapters.etcd.builds.build_keys import (
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.watched_keys import (
     BUILT,
     DONE,
     KEPT,
@@ -32,27 +33,25 @@ from iscp.adapters.etcd.builds.build_keys import (
     TABLES,
     TASKS,
     BuildKeys,
+    TokenKeys,
 )
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.tokens.token_keys import TokenKeys
-from iscp.bootstrap.configuration.setting_variables import NOT_SETTINGS
-from iscp.bootstrap.configuration.settings import load_settings, variable
+from iscp.bootstrap.configuration.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli as iscp_admin
 from iscp.cli.job.job_file import read_jobs
-from iscp.cli.view.view_explain import UPKEEP_WORDS
+from iscp.cli.view.view_commands import UPKEEP_WORDS
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
 from iscp.client.feed_client import FeedClient
 from iscp.client.operator_client import OperatorClient
 from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
 from iscp.core.api.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
-from iscp.core.build.api_builds import BuildTaskView, BuildView
+from iscp.core.build.build_progress import BuildTaskView, BuildView
 from iscp.core.job.iteration import DataType, HistoryEntry
 from iscp.core.job.job_row import JobStatus
-from iscp.core.job.verification import Comparison, Sample
+from iscp.core.job.start_rule import Comparison, Sample
 from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.settings.setting_list import settings
+from iscp.core.settings.config import settings
 from iscp.core.values.errors import ErrorCode
 from tests.chart.values_file import CHART, read_values
 from tests.limits import main as limits

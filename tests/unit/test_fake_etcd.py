@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.core.values.errors import ConfigurationError
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import Leader, NodeRecord
 from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
 
 

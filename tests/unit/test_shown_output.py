@@ -32,7 +32,7 @@ ERROR = re.compile(r"^error: (?P<text>.+)$", re.MULTILINE)
 READ_ELSEWHERE = frozenset({"sh", "bash", "python", "py", "toml", "yaml", "ini", "sql", "mermaid"})
 """What is typed, run, read or drawn: `test_docs.py` and the tests of the examples hold it to the code."""
 
-UNCHECKED = 6
+UNCHECKED = 7
 """Blocks that nothing holds to the code; one more has to be counted here."""
 
 

@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pool
 from iscp import errors
 from iscp.adapters.gateway.json_calls import METHODS
 from iscp.core.access.service_table import SERVICES, Scope
-from iscp.core.settings.setting_list import settings
+from iscp.core.settings.config import settings
 from iscp.core.values.errors import ErrorCode
 from tests.site import benchmark_page, command_page, error_page, python_page, setting_page, tables, wire_page
 

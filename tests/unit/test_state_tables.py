@@ -25,10 +25,8 @@ from iscp.changefeed.model.lock_queue import (
     Waiting,
 )
 from iscp.coordination.membership.assignments import SHARD_STATES, ShardState
-from iscp.coordination.membership.node_session import PEER_PHASES
-from iscp.coordination.node_shards import NODE_SHARD_STATES
+from iscp.coordination.membership.term import PEER_PHASES
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import OwnerEffect, SendTo
 from iscp.coordination.protocol.events import (
     Elected,
     ElectionChecked,
@@ -37,8 +35,10 @@ from iscp.coordination.protocol.events import (
     LeaseEnded,
     LeaseRegained,
     MembersChanged,
+    OwnerEffect,
     OwnerEvent,
     Reports,
+    SendTo,
     ShardStarted,
     ShardStopped,
     ShardUnwanted,
@@ -55,12 +55,11 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     Sync,
 )
-from iscp.coordination.schedule.maintenance_heap import MAINTENANCE_PHASES, MaintenanceHeap, Phase
-from iscp.coordination.worker_machine import WorkerMachine
+from iscp.coordination.schedule.maintenance_turns import MAINTENANCE_PHASES, MaintenanceHeap, Phase
+from iscp.coordination.worker_machine import NODE_SHARD_STATES, WorkerMachine
 from iscp.core.settings.config import BackoffConfig
 from iscp.core.values.errors import InvariantBroken, QueueFull, TimedOut
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import Leader, NodeRecord, ShardId, TableEpoch
 from iscp.core.values.state_table import StateTable
 from tests.diagrams import MACHINES, ROOT, comment, main
 from tests.fakes.loopback import TIMES, job, report

@@ -41,13 +41,12 @@ OWN = {
 }
 
 ALLOWED = {
-    "adapters/delta/storage/table_files.py": {"LocalFileSystem", "open", "open_input_file"},
+    "adapters/delta/storage/table_files.py": {"LocalFileSystem", "open", "open_input_file", "read_bytes"},
     "adapters/delta/storage/regular_files.py": {"open"},
     "adapters/delta/storage/bounded_parquet.py": {"ParquetFile"},
     "adapters/delta/storage/files.py": {"open"},  # a new file, under a name of its own
     "adapters/delta/storage/dataset_trial.py": {"dataset", "read_text"},  # in a process that may die; its own notes
-    "adapters/delta/storage/durable_commits.py": {"read_bytes"},  # what this process has just put there
-    "adapters/delta/storage/mounts.py": {"read_text"},  # /proc
+    "adapters/delta/storage/locations.py": {"read_text"},  # /proc
     "changefeed/table/file_writer.py": {"read_metadata"},  # of an empty file in memory
     "index/lance/lance_access.py": {"dataset"},  # after the guard of datasets
 }

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from zipfile import ZipFile
 
 HERE = Path(__file__)
 ROOT = HERE.parents[2]
@@ -17,6 +18,9 @@ ROOT = HERE.parents[2]
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 800
 """All lines, without exception but for generated code: a module is one whole concept."""
+
+MODULE_LINES_LEAST, SMALL_MODULES_MAX = 120, 57
+"""Lines below which a module is a fragment, and how many such modules there may be."""
 
 TEST_FILE_LINES_MAX = 800
 
@@ -165,6 +169,12 @@ def test_modules_are_small() -> None:
     """All lines count: who changes a module reads them."""
     sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in modules()}
     assert {name: size for name, size in sizes.items() if size > MODULE_LINES_MAX} == {}
+
+
+def test_few_modules_are_fragments_of_a_concept() -> None:
+    """A module below the limit is an entry point, a table of declarations, or light to import."""
+    sizes = [len(path.read_text().splitlines()) for path in modules() if path.name != "__init__.py"]
+    assert sum(size < MODULE_LINES_LEAST for size in sizes) <= SMALL_MODULES_MAX
 
 
 def test_test_files_are_small() -> None:
@@ -327,3 +337,15 @@ def test_words_of_ones_own_are_found() -> None:
     own = ("the node is told so", "costs a look at the log", "Mend it", "asked for", "whoever asks", "rows set aside")
     assert all(IDIOM.search(text) for text in own)
     assert not IDIOM.search('stream.tell() looks up "node.not_told", a masked task')
+
+
+def test_the_node_of_the_release_before_imports_what_that_release_has() -> None:
+    """Its text is that release's: whoever renames modules leaves it alone."""
+    (wheel,) = (ROOT / "tests/data/release-before").glob("*.whl")
+    with ZipFile(wheel) as files:
+        there = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files.namelist()}
+    node = ast.parse((wheel.parent / "bare_node.txt").read_text())
+    modules = {each.module for each in ast.walk(node) if isinstance(each, ast.ImportFrom) and each.module is not None}
+    wanted = {module for module in modules if module.startswith("iscp")}
+    assert len(wanted) > 20
+    assert wanted <= there

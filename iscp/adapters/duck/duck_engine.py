@@ -8,13 +8,17 @@ library is imported when the first statement is to run, as it takes 45 MB.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from iscp.adapters.system.late_imports import duckdb
+from iscp.core.algebra.duck_aggregates import FUNCTIONS, MACROS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -45,6 +49,10 @@ class NotComputedError(Exception):
     """A statement has no result here: DuckDB refuses a value, or a limit was reached. Spark decides."""
 
 
+class OutOfTimeError(NotComputedError):
+    """The refresh has taken as long as it may."""
+
+
 class DuckEngine:
     """The database of one process; safe for threads. `statement_s` is the limit of one statement, `memory_bytes` that
     of all together.
@@ -57,11 +65,13 @@ class DuckEngine:
         self._database: DuckDBPyConnection | None = None
 
     @contextmanager
-    def cursor(self) -> Iterator[DuckCursor]:
-        """Yield a cursor for one refresh. One connection in several threads would give wrong rows."""
-        connection = self._open().cursor()
+    def cursor(self, refresh_s: float = inf) -> Iterator[DuckCursor]:
+        """Yield a cursor for one refresh, which may take so long. One connection in several threads would give wrong
+        rows.
+        """
+        connection, ends_at_s = self._open().cursor(), time.monotonic() + refresh_s
         try:
-            yield DuckCursor(connection, self._statement_s, self._discard)
+            yield DuckCursor(connection, self._statement_s, ends_at_s, self._discard)
         finally:
             connection.close()
 
@@ -69,6 +79,7 @@ class DuckEngine:
         with self._lock:
             if self._database is None:
                 self._database = duckdb.connect(":memory:", config=self._settings)
+                define_functions(self._database)
             return self._database
 
     def _discard(self) -> None:
@@ -80,19 +91,32 @@ class DuckEngine:
 class DuckCursor:
     """The tables of one refresh, and statements over them. Not safe for threads."""
 
-    def __init__(self, connection: DuckDBPyConnection, statement_s: float, discard: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: DuckDBPyConnection, statement_s: float, ends_at_s: float, discard: Callable[[], None]
+    ) -> None:
+        """`ends_at_s` is the monotonic time at which the last statement is interrupted, and none is begun."""
         self._connection = connection
-        self._statement_s = statement_s
+        self._statement_s, self._ends_at_s = statement_s, ends_at_s
         self._discard = discard
 
     def define(self, name: str, rows: pa.Table) -> None:
-        """Have statements read these rows under a name. Times of day lose their zone, which is UTC."""
+        """Have statements read these rows under a name. Times of day lose their zone, which is UTC.
+
+        Raises NotComputedError for a day or time that DuckDB has no place for.
+        """
+        if any(map(_is_infinite, rows.columns)):
+            raise NotComputedError("a day or time that is infinity to DuckDB")
         columns = [each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in rows.columns]
         self._connection.register(name, pa.table(columns, names=rows.schema.names))
 
     def rows(self, text: str, schema: pa.Schema) -> pa.Table:
-        """Return the rows of a statement as `schema` has them. Raises NotComputedError."""
-        timer = threading.Timer(self._statement_s, self._connection.interrupt)
+        """Return the rows of a statement as `schema` has them. Raises NotComputedError, and OutOfTimeError at the end
+        of the refresh's time.
+        """
+        left_s = self._ends_at_s - time.monotonic()
+        if left_s <= 0:
+            raise OutOfTimeError("the refresh has taken as long as a recomputation")
+        timer = threading.Timer(min(self._statement_s, left_s), self._connection.interrupt)
         timer.name, timer.daemon = "iscp-duck-limit", True
         timer.start()
         try:
@@ -100,6 +124,8 @@ class DuckCursor:
         except (duckdb.InternalException, duckdb.FatalException) as error:
             self._discard()
             raise NotComputedError(str(error)) from error
+        except duckdb.InterruptException as error:
+            raise (OutOfTimeError if left_s <= self._statement_s else NotComputedError)(str(error)) from error
         except duckdb.Error as error:
             raise NotComputedError(str(error)) from error
         finally:
@@ -108,6 +134,32 @@ class DuckCursor:
             columns = [each.cast(kind) for each, kind in zip(found.columns, schema.types, strict=True)]
             return pa.table(columns, schema=schema)
         raise NotComputedError(f"the rows have the types {found.schema.types}, and not {schema.types}")
+
+
+def define_functions(database: DuckDBPyConnection) -> None:
+    """Define what the texts of the algebra call besides functions of DuckDB's own."""
+    for each in MACROS:
+        database.execute(f"CREATE MACRO {each}")
+    for name, function in _OF_TEXTS.items():
+        database.create_function(name, function, ["VARCHAR"], "DOUBLE")
+
+
+def _of_text(function: Callable[..., float]) -> Callable[[str], float]:
+    """Return a function of whole numbers as one of a text that lists them."""
+    return lambda text: function(*map(int, text.split()))
+
+
+_OF_TEXTS = {name: _of_text(function) for name, function in FUNCTIONS.items()}
+"""The functions stay while any cursor may call them: DuckDB holds them no longer than the connection that has them."""
+
+
+def _is_infinite(column: pa.ChunkedArray) -> bool:
+    """Return whether a day or time is the greatest that its bits have, which DuckDB takes for infinity."""
+    if not (pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type)):
+        return False
+    bits = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+    greatest = pc.max(column.cast(bits)).as_py()
+    return greatest is not None and greatest >= 2 ** (bits.bit_width - 1) - 1
 
 
 DUCK_ENGINE = DuckEngine()

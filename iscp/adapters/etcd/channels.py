@@ -2,6 +2,17 @@
 
 Calls that may be repeated without harm (reads, keep-alives, grants) go from endpoint to endpoint until their deadline.
 A write is repeated only where the server cannot have seen it; otherwise it ends as EtcdOutcomeUnknown.
+
+Translates etcd's errors: gRPC's do not leave this package.
+
+The line that matters is whether a write may have happened. `EtcdUnavailable` and `EtcdRefusedError`: it has not.
+`EtcdOutcomeUnknown`: it may have, or may yet; the caller has to read before it repeats it.
+
+etcd's messages, built from a descriptor set in a pool of their own.
+
+Generated modules would register in protobuf's default pool, where a second copy of etcd's messages in the same
+interpreter (any other client) clashes: `duplicate symbol mvccpb.KeyValue`. The set is compiled from proto/etcd by
+`scripts/generate-etcd`. Nothing outside this package sees these dynamically typed messages.
 """
 
 from __future__ import annotations
@@ -9,20 +20,205 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, assert_never
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from iscp.adapters.etcd import descriptors as pb
-from iscp.adapters.etcd.etcd_errors import EtcdFault, EtcdRefusedError, EtcdUnavailable, fault_of, translated
-from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.system.process_fork import OwnProcess
+from iscp.adapters.etcd.keys import EtcdSettings
+from iscp.adapters.system.child_process import OwnProcess
 from iscp.adapters.tls.certificate_watch import CertificateWatch
-from iscp.adapters.tls.endpoint import Tls
-from iscp.adapters.tls.renewing_channel import secure_channel
-from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.values.errors import ConfigurationError
+from iscp.adapters.tls.renewing_channel import REFUSED_REMEDY, handshake_fault, may_be_refused, secure_channel
+from iscp.adapters.tls.tls_files import Tls, TlsSource
+from iscp.core.values.errors import (
+    ConfigurationError,
+    ErrorCode,
+    IscpError,
+    LeaseLost,
+    OutcomeUnknown,
+    TemporaryError,
+    Unavailable,
+)
 from iscp.ports.system import Clock
+
+_PACKAGE = "etcdserverpb"
+
+
+def _load() -> dict[str, Any]:
+    files = descriptor_pb2.FileDescriptorSet.FromString(Path(__file__).with_name("etcd.binpb").read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{message.name}"))
+        for file in files.file
+        for message in file.message_type
+    }
+
+
+_CLASSES = _load()
+
+RangeRequest = _CLASSES["RangeRequest"]
+RangeResponse = _CLASSES["RangeResponse"]
+PutRequest = _CLASSES["PutRequest"]
+PutResponse = _CLASSES["PutResponse"]
+DeleteRangeRequest = _CLASSES["DeleteRangeRequest"]
+DeleteRangeResponse = _CLASSES["DeleteRangeResponse"]
+RequestOp = _CLASSES["RequestOp"]
+Compare = _CLASSES["Compare"]
+TxnRequest = _CLASSES["TxnRequest"]
+TxnResponse = _CLASSES["TxnResponse"]
+CompactionRequest = _CLASSES["CompactionRequest"]
+CompactionResponse = _CLASSES["CompactionResponse"]
+WatchRequest = _CLASSES["WatchRequest"]
+WatchCreateRequest = _CLASSES["WatchCreateRequest"]
+WatchResponse = _CLASSES["WatchResponse"]
+LeaseGrantRequest = _CLASSES["LeaseGrantRequest"]
+LeaseGrantResponse = _CLASSES["LeaseGrantResponse"]
+LeaseRevokeRequest = _CLASSES["LeaseRevokeRequest"]
+LeaseRevokeResponse = _CLASSES["LeaseRevokeResponse"]
+LeaseKeepAliveRequest = _CLASSES["LeaseKeepAliveRequest"]
+LeaseKeepAliveResponse = _CLASSES["LeaseKeepAliveResponse"]
+LeaseTimeToLiveRequest = _CLASSES["LeaseTimeToLiveRequest"]
+LeaseTimeToLiveResponse = _CLASSES["LeaseTimeToLiveResponse"]
+MemberListRequest = _CLASSES["MemberListRequest"]
+MemberListResponse = _CLASSES["MemberListResponse"]
+StatusRequest = _CLASSES["StatusRequest"]
+StatusResponse = _CLASSES["StatusResponse"]
+AuthenticateRequest = _CLASSES["AuthenticateRequest"]
+AuthenticateResponse = _CLASSES["AuthenticateResponse"]
+
+# Path of a call -> the class of its answer.
+ANSWERS: dict[str, Any] = {
+    f"/{_PACKAGE}.{service}/{method}": answer
+    for service, method, answer in (
+        ("KV", "Range", RangeResponse),
+        ("KV", "Put", PutResponse),
+        ("KV", "DeleteRange", DeleteRangeResponse),
+        ("KV", "Txn", TxnResponse),
+        ("KV", "Compact", CompactionResponse),
+        ("Lease", "LeaseGrant", LeaseGrantResponse),
+        ("Lease", "LeaseRevoke", LeaseRevokeResponse),
+        ("Lease", "LeaseTimeToLive", LeaseTimeToLiveResponse),
+        ("Lease", "LeaseKeepAlive", LeaseKeepAliveResponse),
+        ("Watch", "Watch", WatchResponse),
+        ("Cluster", "MemberList", MemberListResponse),
+        ("Maintenance", "Status", StatusResponse),
+        ("Auth", "Authenticate", AuthenticateResponse),
+    )
+}
+
+
+def path(service: str, method: str) -> str:
+    return f"/{_PACKAGE}.{service}/{method}"
+
+
+class EtcdUnavailable(Unavailable):
+    """No endpoint answered within the deadline; nothing was written."""
+
+
+class EtcdOutcomeUnknown(OutcomeUnknown):
+    """A write was sent and its answer lost: it may have happened."""
+
+
+class EtcdRefusedError(IscpError):
+    """The server understood and refused; nothing was written."""
+
+
+class EtcdCompactedError(EtcdRefusedError, TemporaryError):
+    """The revision requested has been compacted away: read again from now."""
+
+
+class EtcdExhaustedError(EtcdRefusedError, TemporaryError):
+    """The server takes no writes at present: its quota is used up, or too many wait."""
+
+    code = ErrorCode.NO_SPACE
+
+
+class EtcdLeaseGoneError(EtcdRefusedError, LeaseLost):
+    """The lease has expired or was revoked."""
+
+    code = ErrorCode.LEASE_LOST
+
+
+class EtcdDeniedError(EtcdRefusedError, ConfigurationError):
+    """Wrong user, password or certificate, or a role that does not allow it."""
+
+    code = ErrorCode.CONFIGURATION
+
+
+class EtcdFault(Enum):
+    """The kinds of an error of gRPC, by the next step."""
+
+    UNSENT = auto()  # no connection could be made: whatever it was, the server has not seen it
+    LOST = auto()  # sent, and no answer
+    TOKEN = auto()  # the token is no longer known (it expires, and dies with the server): get a new one
+    REFUSED = auto()
+
+
+_LOST = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.DATA_LOSS,
+}
+# gRPC's own text where no subchannel of the channel is connected. If it changes, such calls count as LOST,
+# which is the safe side.
+_NEVER_CONNECTED = "failed to connect to all addresses"
+# The second: users or roles were changed since the token was made; the third: authentication was switched on.
+_STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
+
+
+def fault_of(error: Any) -> EtcdFault:
+    code, text = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE and text.startswith(_NEVER_CONNECTED):
+        return EtcdFault.UNSENT
+    if any(stale in text for stale in _STALE_TOKEN):
+        return EtcdFault.TOKEN
+    return EtcdFault.LOST if code in _LOST else EtcdFault.REFUSED
+
+
+def translated(error: Any, *, writes: bool) -> IscpError:
+    """Return our error for a gRPC error that is not tried again."""
+    text = f"{error.code().name}: {error.details()}"
+    fault = fault_of(error)
+    match fault:
+        case EtcdFault.UNSENT:
+            return _no_connection(text)
+        case EtcdFault.LOST:
+            return EtcdOutcomeUnknown(text) if writes else EtcdUnavailable(text)
+        case EtcdFault.TOKEN:
+            return EtcdDeniedError(text, about="etcd.user", remedy="Check etcd's user and password")
+        case EtcdFault.REFUSED:
+            return _refusal(error.code(), text)
+        case _:
+            assert_never(fault)
+
+
+def _no_connection(text: str) -> IscpError:
+    if fault := handshake_fault(text):
+        return EtcdUnavailable(f"no TLS with etcd: {fault[0]} ({text})", about="etcd.ca_file", remedy=fault[1])
+    if may_be_refused(text):
+        return EtcdUnavailable(text, about="etcd.ca_file", remedy=REFUSED_REMEDY)
+    return EtcdUnavailable(text)
+
+
+def _refusal(code: Any, text: str) -> IscpError:
+    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED) or "authentication failed" in text:
+        return EtcdDeniedError(text, about="etcd.user", remedy="Check etcd's user, password and role")
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return EtcdExhaustedError(text)
+    if "has been compacted" in text:
+        return EtcdCompactedError(text)
+    if "requested lease not found" in text:
+        return EtcdLeaseGoneError(text)
+    return EtcdRefusedError(text)
+
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +276,10 @@ class Endpoint:
             self._channel = secure_channel(grpc, self.address, tls, _OPTIONS)
 
     def unary(self, path: str) -> Any:
-        return self._channel.unary_unary(path, _serialize, pb.ANSWERS[path].FromString)
+        return self._channel.unary_unary(path, _serialize, ANSWERS[path].FromString)
 
     def stream(self, path: str) -> Any:
-        return self._channel.stream_stream(path, _serialize, pb.ANSWERS[path].FromString)
+        return self._channel.stream_stream(path, _serialize, ANSWERS[path].FromString)
 
     def close(self) -> None:
         self._channel.close()
@@ -229,11 +425,11 @@ class Channels:
         return (*_ANONYMOUS, ("token", token)) if token else _ANONYMOUS
 
     def _authenticate(self, timeout_s: float) -> str:
-        path = pb.path("Auth", "Authenticate")
-        request = pb.AuthenticateRequest(name=self._settings.username, password=self._settings.password)
+        method = path("Auth", "Authenticate")
+        request = AuthenticateRequest(name=self._settings.username, password=self._settings.password)
 
         def attempt(endpoint: Endpoint, attempt_s: float, metadata: Metadata) -> Any:
-            return endpoint.unary(path)(request, timeout=attempt_s, metadata=metadata)
+            return endpoint.unary(method)(request, timeout=attempt_s, metadata=metadata)
 
         try:
             return str(self._call(attempt, writes=False, timeout_s=timeout_s, authenticate=False).token)

@@ -1,6 +1,6 @@
 """A thin client of etcd's v3 API: calls, and nothing that decides (docs/adr/0003-etcd-client.md).
 
-Every call has a deadline, and every error is one of `iscp.adapters.etcd.etcd_errors`. Reads are linearizable.
+Every call has a deadline, and every error is one of `iscp.adapters.etcd.channels`. Reads are linearizable.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import random
 from typing import Any, assert_never
 
-from iscp.adapters.etcd import descriptors as pb
-from iscp.adapters.etcd.channels import Channels
-from iscp.adapters.etcd.etcd_errors import EtcdLeaseGoneError, EtcdRefusedError
-from iscp.adapters.etcd.values import (
+from iscp.adapters.etcd import channels as pb
+from iscp.adapters.etcd.channels import Channels, EtcdLeaseGoneError, EtcdRefusedError
+from iscp.adapters.etcd.keys import (
     Compare,
     Delete,
     EtcdSettings,

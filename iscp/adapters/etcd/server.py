@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from iscp.adapters.etcd.channels import EtcdRefusedError, EtcdUnavailable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.etcd_errors import EtcdRefusedError, EtcdUnavailable
-from iscp.adapters.etcd.values import EtcdSettings, Member
+from iscp.adapters.etcd.keys import EtcdSettings, Member
 from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
-from iscp.adapters.system.file_replace import private_directory
-from iscp.adapters.system.free_port import free_port, is_free
+from iscp.adapters.system.http_exchange import free_port, is_free
+from iscp.adapters.system.small_files import private_directory
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.values.errors import ConfigurationError, IscpError, Unavailable
-from iscp.core.values.extras import DISTRIBUTION
+from iscp.core.values.untrusted_values import DISTRIBUTION
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -1,27 +1,139 @@
 """Serves the service `Admin` as JSON over HTTP, on a port of its own, with bounded connections.
 
 Threads: one for each connection while its request is read and answered, and one that accepts.
+
+A port on which HTTP is served by a thread for each connection; those that say nothing yet are bounded.
+
+Threads: one for each connection while its request is read and answered, and one that accepts.
+
+The connections whose request has not come yet: nobody knows who they are, so they give way to each other.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import socketserver
 import threading
-from typing import Protocol
+from collections.abc import Hashable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Protocol
 
 import grpc
 
-from iscp.adapters.gateway.bounded_listener import ACCEPT_LOOK_S, BoundedListener
-from iscp.adapters.gateway.caller_watch import CallerWatch
 from iscp.adapters.gateway.json_calls import JsonCalls
-from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
+from iscp.adapters.gateway.json_request import CallerWatch, GatewayBounds, JsonRequest
 from iscp.adapters.grpc.channel.call_metadata import open_channel
-from iscp.adapters.grpc.channel.client_watch import ClientWatch
-from iscp.adapters.tls.endpoint import reachable
-from iscp.adapters.tls.tls_files import TlsSource
+from iscp.adapters.grpc.channel.silent_calls import ClientWatch
+from iscp.adapters.tls.server_credentials import ServerContext
+from iscp.adapters.tls.tls_files import TlsSource, reachable, split_address
 from iscp.core.values.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
+
+PENDING_MAX = 256
+"""Connections to the gateway whose request has not come whole, TLS included; for one more the oldest is closed."""
+
+PENDING_PER_HOST_MAX = 64
+"""Connections from one address among these; for one more the oldest of them is closed."""
+
+Address = tuple[Hashable, ...]
+"""A peer's: the host, the port, and what else the family has."""
+
+
+class PendingConnections:
+    """The pending connections by the addresses of their peers, the oldest first. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Address, socket.socket] = {}
+        self._lock = threading.Lock()
+
+    def enter(self, address: Address, connection: socket.socket) -> None:
+        """Add a connection, without waiting or refusing it. A later socket of the same connection takes the earlier
+        one's place.
+        """
+        with self._lock:
+            if address not in self._pending:
+                of_host = [each for each in self._pending if each[0] == address[0]]
+                if len(of_host) >= PENDING_PER_HOST_MAX:
+                    self._close(of_host[0])
+                elif len(self._pending) >= PENDING_MAX:
+                    self._close(next(iter(self._pending)))
+            self._pending[address] = connection
+
+    def leave(self, address: Address) -> None:
+        """Forget a connection whose request is there, or that is about to be closed."""
+        with self._lock:
+            self._pending.pop(address, None)
+
+    def _close(self, address: Address) -> None:
+        log.info("gateway.gave_way", extra={"peer": str(address[0])})
+        with suppress(OSError):  # its peer has gone
+            # Its thread wakes and ends it. Not SSLSocket's own, which would have that thread go on without TLS.
+            socket.socket.shutdown(self._pending.pop(address), socket.SHUT_RDWR)
+
+
+ACCEPT_LOOK_S = 0.5
+"""How often the thread that accepts checks whether it is to end."""
+
+
+class BoundedListener(socketserver.ThreadingTCPServer):
+    """Listens at HOST:PORT, where port 0 takes any free one; `bound_address` says which.
+
+    A connection is closed if it takes longer than `read_s` seconds for the handshake of TLS. The handler calls
+    `pending.leave` once a request has been read.
+    """
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = PENDING_MAX
+
+    def __init__(
+        self, setting: str, address: str, handler: type[BaseHTTPRequestHandler], tls: TlsSource | None, read_s: float
+    ) -> None:
+        """Raises ConfigurationError, which names the setting that the address is of, if the port cannot be had."""
+        host, port = split_address(address)
+        self.address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        self.pending = PendingConnections()
+        self._setting = setting
+        self._tls = ServerContext(tls) if tls is not None else None
+        self._read_s = read_s
+        try:
+            super().__init__((host.strip("[]"), port), handler)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {address} ({error.strerror or error})",
+                field=setting,
+                remedy="Is the port taken? Choose another",
+            ) from error
+        self.bound_address = f"{host}:{self.server_address[1]}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.pending.enter(client_address, request)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the thread did not start
+            self.pending.leave(client_address)
+            raise
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        try:
+            if self._tls is not None:
+                request.settimeout(self._read_s)
+                request = self._tls.current().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+                self.pending.enter(client_address, request)
+                request.do_handshake()
+            super().finish_request(request, client_address)
+        finally:
+            self.pending.leave(client_address)
+            if self._tls is not None:
+                request.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Called where an exception is being handled."""
+        log.info("listener.failed", extra={"setting": self._setting}, exc_info=True)
 
 
 class _GatewayListener(BoundedListener):

@@ -1,13 +1,25 @@
-"""One HTTP request of the gateway: read within bounds, answered, and the connection closed."""
+"""One HTTP request of the gateway: read within bounds, answered, and the connection closed.
+
+Turns the evidence of who makes a request by HTTP into metadata of the call that it leads to.
+
+The call goes to this node's own gRPC port, where it is decided; the node is believed there by its certificate.
+
+Notices that a caller has gone while its answer is awaited, and ends the call.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import select
 import socket
-from collections.abc import Iterator
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -16,13 +28,74 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
-from iscp.adapters.gateway.caller_headers import metadata_of
-from iscp.adapters.gateway.caller_watch import CallerWatch
-from iscp.adapters.gateway.json_calls import METHODS, JsonCalls
-from iscp.adapters.gateway.openapi import document, media_type, path_of
+from iscp.adapters.gateway.json_calls import METHODS, JsonCalls, document, media_type, path_of
+from iscp.adapters.grpc.access.call_audit import NAMES_MAX, TOKEN_KEY, statement
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, Metadata
 from iscp.adapters.grpc.channel.grpc_errors import status_of
-from iscp.adapters.system.bounded_reader import BoundedReader
-from iscp.core.values.errors import IscpError, PermanentError
+from iscp.adapters.system.http_exchange import BoundedReader
+from iscp.adapters.tls.tls_files import shown_names
+from iscp.core.values.errors import IscpError, NotAuthenticated, PermanentError
+
+
+def metadata_of(headers: Message, connection: Any, client_address: tuple[Any, ...]) -> Metadata:
+    """Raises NotAuthenticated for what cannot be passed on."""
+    tokens = [str(value) for value in headers.get_all(TOKEN_KEY, [])]
+    if any(not (value.isascii() and value.isprintable()) for value in tokens):
+        raise NotAuthenticated("must be `Bearer` and one token", field=TOKEN_KEY, remedy="Send it once, and so")
+    metadata = tuple((TOKEN_KEY, value) for value in tokens)
+    if not isinstance(connection, ssl.SSLSocket):
+        return metadata  # nobody would believe the rest of the statement
+    host, port = client_address[:2]
+    family = "ipv6" if ":" in host else "ipv4"
+    shown = f"[{host}]" if family == "ipv6" else host
+    return (*metadata, (CALLER_KEY, statement(_names_of(connection), f"{family}:{shown}:{port}")))
+
+
+def _names_of(connection: ssl.SSLSocket) -> frozenset[str]:
+    shown = shown_names(connection.getpeercert(binary_form=True) or b"")
+    names = shown.dns | shown.others
+    if len(names) > NAMES_MAX:
+        raise NotAuthenticated(
+            f"has {len(names)} names, more than {NAMES_MAX}", field="certificate", remedy="Use gRPC, or another one"
+        )
+    return names
+
+
+_CLOSED = getattr(select, "POLLRDHUP", 0)
+"""Linux says so although there may be bytes that nobody reads; elsewhere only broken connections are noticed."""
+
+
+class CallerWatch:
+    """All connections whose answers are awaited; a ClientWatch checks them."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[int, Callable[[], object]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def watching(self, connection: socket.socket, gone: Callable[[], object]) -> Iterator[None]:
+        """Watch the connection for the time of the block. `gone` is called at most once, by another thread, and must
+        not wait.
+        """
+        descriptor = connection.fileno()
+        with self._lock:
+            self._awaited[descriptor] = gone
+        try:
+            yield
+        finally:
+            with self._lock:  # before the connection is closed, and its descriptor another one's
+                self._awaited.pop(descriptor, None)
+
+    def end_gone(self) -> None:
+        """End the calls whose clients have closed their connection."""
+        with self._lock:
+            found = select.poll()
+            for descriptor in self._awaited:
+                found.register(descriptor, _CLOSED)
+            gone = [self._awaited.pop(descriptor) for descriptor, _ in found.poll(0)]
+        for each in gone:
+            each()
+
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,8 @@
 
 Which algorithms count is the node's to say, not the token's: a key is used with those of its own kind alone, and keys
 that a token itself brings or names by a URL are not read.
+
+Fetches the public keys of a provider of OpenID Connect, within a bounded time and size.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -16,10 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.types import Options
 
-from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.adapters.system.http_exchange import HttpPeers, exchange, failure_words
+from iscp.core.access.authorization import TOKEN_CHARS_MAX
 from iscp.core.access.security_config import OidcConfig
 from iscp.core.values.errors import NotAuthenticated, Unavailable
-from iscp.ports.access.oidc_ports import UnknownKey
+from iscp.ports.admin import UnknownKey
 
 KEYS_MAX = 100
 """Keys of a provider; with more of them none is taken over."""
@@ -30,7 +35,7 @@ RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 8_192
 _Public = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _BY_CURVE = {"secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",)}
-# Times are decided by the node's clock, in `iscp.core.access.oidc_identity`.
+# Times are decided by the node's clock, in `iscp.core.access.security_config`.
 _OPTIONS: Options = {
     "require": ["exp", "iat", "iss", "aud", "sub"],
     "verify_exp": False,
@@ -160,3 +165,40 @@ def _translated(error: Exception) -> NotAuthenticated:
 
 def _refused(message: str, remedy: str) -> NotAuthenticated:
     return NotAuthenticated(message, field="token", remedy=remedy)
+
+
+FETCH_TIMEOUT_S = 5.0
+"""How long a fetch of a provider's keys may take, connecting and the whole answer included; then it has failed."""
+
+JWKS_BYTES_MAX = 256 * 1024
+"""Bytes of the answer with a provider's keys, headers included; a longer one is not read to its end, and has failed."""
+
+
+class HttpJwks:
+    """The port `KeySource` on a URL that `oidc_faults` has nothing against. Redirects are not followed."""
+
+    def __init__(self, config: OidcConfig, timeout_s: float = FETCH_TIMEOUT_S) -> None:
+        self._config = config
+        self._host = urlsplit(config.jwks_url).hostname or ""
+        self._timeout_s = timeout_s
+
+    def fetch(self) -> JwksKeys:
+        try:
+            answer = exchange(
+                "GET",
+                self._config.jwks_url,
+                None,
+                {"accept": "application/json"},
+                timeout_s=self._timeout_s,
+                bytes_max=JWKS_BYTES_MAX,
+                peers=HttpPeers(ca_file=self._config.ca_file),
+            )
+        except OSError as error:
+            late = isinstance(error, TimeoutError)
+            why = f"{self._host} did not answer in time" if late else failure_words(error)
+            raise Unavailable(
+                f"the provider's keys cannot be fetched: {why}", about="security.oidc.jwks_url"
+            ) from error
+        if answer.status != HTTPStatus.OK:
+            raise Unavailable(f"{self._host} answers {answer.status} instead of keys", about="security.oidc.jwks_url")
+        return read_jwks(answer.body, self._config)

@@ -22,8 +22,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from iscp.adapters.system.file_replace import private_directory, replace_file
-from iscp.core.job.job_deaths import (
+from iscp.adapters.system.small_files import private_directory, replace_file
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.start_rule import (
     KILLED,
     AtWork,
     Crash,
@@ -33,7 +34,6 @@ from iscp.core.job.job_deaths import (
     parse_crash,
     suspects,
 )
-from iscp.core.job.job_row import JobRow
 from iscp.ports.engine import NO_BOARD, DeathBoard
 
 log = logging.getLogger(__name__)

@@ -2,6 +2,12 @@
 
 The time is that of the whole exchange and not that of one operation on a socket; the answer is bounded as it comes, and
 nothing is unpacked. Whoever answers can neither hold up the one who sends for longer, nor fill its memory.
+
+Reading from a connection to which somebody else writes, for a bounded time and up to a bounded size.
+
+The connections to a port of this process, also those that a library has made and shows to nobody.
+
+Finds TCP ports for servers that are started a moment later.
 """
 
 from __future__ import annotations
@@ -9,15 +15,48 @@ from __future__ import annotations
 import base64
 import http.client
 import io
+import os
+import random
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from iscp.adapters.system.bounded_reader import BoundedReader
+
+class BoundedReader(io.RawIOBase):
+    """Reads from a connection, until a time and up to a number of bytes, however slowly they come.
+
+    Raises OSError beyond.
+    """
+
+    def __init__(self, connection: socket.socket, timeout_s: float, bytes_max: int) -> None:
+        self._connection = connection
+        self._until_s = time.monotonic() + timeout_s
+        self._left = bytes_max
+
+    def readable(self) -> bool:
+        return True
+
+    def allow(self, more: int) -> None:
+        """Allow `more` bytes besides."""
+        self._left += more
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("it did not come in time")
+        if self._left <= 0:
+            raise ConnectionAbortedError("it is too long")
+        self._connection.settimeout(left_s)
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
+
 
 PIECE_BYTES = 64 * 1024
 """Bytes of an answer that are read at once, whatever length it claims to have."""
@@ -198,3 +237,99 @@ def _left(until_s: float) -> float:
     if left_s <= 0:
         raise TimeoutError
     return left_s
+
+
+FILES = "/dev/fd"
+"""The descriptors of whoever reads it, on Linux and on macOS."""
+
+Peer = tuple[str, int]
+"""Host and port. An IPv4 host that has come to an IPv6 socket is written as IPv4."""
+
+
+def peer_of(host: str, port: int) -> Peer:
+    """Raises ValueError for a host that is no address."""
+    address = ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address), port
+
+
+def files_count() -> int:
+    return len(os.listdir(FILES))
+
+
+def connections_to(port: int) -> dict[Peer, int]:
+    """Return the descriptors of the connections to `port`, by their peers."""
+    found = {}
+    for name in os.listdir(FILES):
+        with _copy(int(name)) as connection:
+            if connection is not None and (peer := _peer(connection, port)) is not None:
+                found[peer] = int(name)
+    return found
+
+
+def end_connection(descriptor: int, peer: Peer, port: int) -> None:
+    """Have its owner find it closed by the peer; unless the descriptor has become another file's meanwhile."""
+    with _copy(descriptor) as connection:
+        if connection is not None and _peer(connection, port) == peer:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _copy(descriptor: int) -> Iterator[socket.socket | None]:
+    """Yield a copy of the descriptor; None where it is no socket, or is closed by the time of the copy."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        yield None
+        return
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        yield None
+        return
+    with connection:
+        yield connection
+
+
+def _peer(connection: socket.socket, port: int) -> Peer | None:
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        if connection.getsockname()[1] != port:
+            return None
+        host, from_port = connection.getpeername()[:2]
+        return peer_of(host, from_port)
+    except OSError:  # it listens, or has ended
+        return None
+
+
+LOOPBACK = "127.0.0.1"
+# Below the range from which systems take the ports of outgoing connections: between the probe and the start of the
+# server, any client on the machine might otherwise be given the port.
+PORT_MIN, PORT_MAX = 15_000, 32_000
+ATTEMPTS_MAX = 200
+"""Ports drawn at random to find a free one; then the system's choice is taken."""
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on the loopback interface there now."""
+    with socket.socket() as trial:
+        # As servers do it: what lingers of closed connections is no obstacle.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A port that is free now; drawn, so that several callers at the same time find different ones."""
+    for _ in range(ATTEMPTS_MAX):
+        port = random.randrange(PORT_MIN, PORT_MAX)
+        if is_free(port):
+            return port
+    with socket.socket() as any_port:
+        any_port.bind((LOOPBACK, 0))
+        return int(any_port.getsockname()[1])

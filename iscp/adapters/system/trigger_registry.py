@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from iscp.core.job.custom_trigger import TriggerFacts
+from iscp.core.job.start_rule import TriggerFacts
 from iscp.core.spec.spec import TriggerSpec, TriggerType
 from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, TemporaryError
-from iscp.core.values.foreign_errors import plain_error
-from iscp.core.values.untrusted_values import error_text, named_error
-from iscp.ports.trigger import Trigger
+from iscp.core.values.untrusted_values import error_text, named_error, plain_error
+from iscp.ports.system import Trigger
 
 GROUP = "iscp.triggers"
 

@@ -17,10 +17,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from iscp.adapters.gateway.bounded_listener import ACCEPT_LOOK_S, BoundedListener
-from iscp.adapters.system.bounded_reader import BoundedReader
-from iscp.adapters.tls.certificate_names import shown_names
-from iscp.adapters.tls.tls_files import TlsSource
+from iscp.adapters.gateway.gateway_server import ACCEPT_LOOK_S, BoundedListener
+from iscp.adapters.system.http_exchange import BoundedReader
+from iscp.adapters.tls.tls_files import TlsSource, shown_names
 from iscp.core.values.access_roles import Credentials
 from iscp.core.values.errors import IscpError
 

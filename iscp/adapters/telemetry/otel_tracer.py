@@ -27,11 +27,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as OpenedSpan
 
-from iscp.adapters.telemetry.bounded_sender import BoundedSender, SenderBounds
-from iscp.adapters.telemetry.http_target import HttpTarget
+from iscp.adapters.telemetry.bounded_sender import BoundedSender, HttpTarget, SenderBounds
 from iscp.core.values.trace_context import trace_of
 from iscp.core.values.untrusted_values import named_error, printable
-from iscp.ports.tracing import Attribute, Span, current_trace, within_trace
+from iscp.ports.system import Attribute, Span, current_trace, within_trace
 
 log = logging.getLogger(__name__)
 

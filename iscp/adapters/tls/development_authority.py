@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from iscp.adapters.system.file_replace import replace_file
+from iscp.adapters.system.small_files import replace_file
 from iscp.core.values.errors import ConfigurationError
 
 AUTHORITY_DAYS = 3650

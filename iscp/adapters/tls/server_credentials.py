@@ -10,9 +10,7 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.tls.certificate_names import ShownNames, shown_names
-from iscp.adapters.tls.endpoint import Tls
-from iscp.adapters.tls.tls_files import TlsSource
+from iscp.adapters.tls.tls_files import ShownNames, Tls, TlsSource, shown_names
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,163 @@
-"""Certificates and keys in files, and what is wrong with them. Imports no gRPC."""
+"""Certificates and keys in files, and what is wrong with them. Imports no gRPC.
+
+Whom a certificate that somebody shows is of: the names in it that count, by their type.
+
+gRPC and ssl hand over alternative names of all types as if they were one. An authority that lets anybody have an e-mail
+address or a URI of their choice has not said by it that they are a host, so the certificate itself is read.
+
+The address of a node, and the bounds of messages between it and its users. Imports no gRPC.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from iscp.adapters.tls.certificate_names import dns_names_of
-from iscp.adapters.tls.endpoint import Tls
-from iscp.core.values.setting_faults import SettingFault
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.untrusted_values import SettingFault, require
 
 if TYPE_CHECKING:
     from cryptography import x509
+
+
+DEFAULT_ENDPOINT = "127.0.0.1:7430"
+ENDPOINT_VARIABLE = "ISCP_ENDPOINT"
+
+# What the wire's messages are written in; a node reads this and the one before.
+FORMAT_VERSION = 1
+
+MESSAGE_BYTES_MAX = 32 * 1024**2
+"""Bytes of a message; a larger one is refused. A Register of REGISTRATIONS_MAX jobs fits, and everything longer travels
+in pages.
+"""
+
+REGISTRATIONS_MAX = 20_000
+"""Jobs in one request to register or to check them; more are refused."""
+
+CHANGES_MAX = 10_000
+"""Jobs in one request to change or to update them; more are refused."""
+
+SPEC_BYTES_MAX = 256 * 1024
+"""Characters of a spec, as JSON; a longer one is refused."""
+
+WAIT_TIMEOUT_MAX_S = 24 * 3600.0
+"""How long a wait or a comparison may be requested; a longer one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM texts: one's own certificate chain and key, and the authority that the other side's must come from.
+
+    A server without `authority` requires no client certificate; a client without it trusts the public ones. A client
+    expects a certificate for `server_name`, or, where it is empty, for the host that it calls.
+    """
+
+    certificate: bytes = b""
+    key: bytes = field(default=b"", repr=False)
+    authority: bytes = b""
+    server_name: str = ""
+
+    def current(self) -> Tls:
+        """Return these very texts, for ever."""
+        return self
+
+
+def endpoint_or_default(endpoint: str | None) -> str:
+    """Return the given endpoint, else ISCP_ENDPOINT, else the default.
+
+    Raises ConfigurationError unless it is HOST:PORT, or several with commas between them.
+    """
+    require(endpoint, (str, NoneType), "endpoint", "HOST:PORT")
+    chosen = endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+    split_addresses(chosen)
+    return chosen
+
+
+def split_addresses(endpoint: str) -> list[tuple[str, int]]:
+    """Take one HOST:PORT apart, or several with commas between them. Raises ConfigurationError, which says which one is
+    wrong.
+    """
+    addresses, found = endpoint.split(","), []
+    for number, address in enumerate(addresses, 1):
+        try:
+            found.append(split_address(address))
+        except ConfigurationError as error:
+            if len(addresses) > 1:
+                error.message += f" (the endpoint {number} of {len(addresses)}, by the commas between them)"
+            raise
+    return found
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Take HOST:PORT apart; an IPv6 host stands in brackets and keeps them."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or "/" in address or not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(
+            f"{address!r} is not HOST:PORT",
+            about="endpoint",
+            remedy=f"Give it as in {DEFAULT_ENDPOINT}, without http://",
+        )
+    return host, int(port)
+
+
+def reachable(address: str) -> str:
+    """Return the address, HOST:PORT, at which a server of this machine that listens on all interfaces is reached."""
+    host, port = split_address(address)
+    return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"
+
+
+CERTIFICATES_CACHED_MAX = 4_096
+"""Certificates of callers whose names are cached; one more has the one that was used least lately read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownNames:
+    """`dns`: those by which nodes are known. `others`: addresses and common names, by which users are known besides."""
+
+    dns: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+
+@lru_cache(CERTIFICATES_CACHED_MAX)
+def shown_names(certificate: bytes) -> ShownNames:
+    """Return the names in a certificate in PEM or DER; none for one that is unreadable, or has unreadable alternative
+    names.
+    """
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    pem = certificate.startswith(b"-----BEGIN")
+    try:
+        read = x509.load_pem_x509_certificate(certificate) if pem else x509.load_der_x509_certificate(certificate)
+        common = {str(each.value) for each in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)}
+        addresses = {str(each) for each in _alternative_names(read, x509.IPAddress)}
+        return ShownNames(frozenset(dns_names_of(read)), frozenset(common | addresses))
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return ShownNames()
+
+
+def dns_names_of(certificate: x509.Certificate) -> list[str]:
+    """Raises ValueError and the like where its alternative names cannot be read."""
+    from cryptography import x509
+
+    return _alternative_names(certificate, x509.DNSName)
+
+
+def _alternative_names(certificate: x509.Certificate, kind: type[Any]) -> list[Any]:
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return found.get_values_for_type(kind)
+
 
 TLS_VARIABLES = ("ISCP_CA_FILE", "ISCP_CERT_FILE", "ISCP_KEY_FILE", "ISCP_SERVER_NAME")
 RENEW = "Get another one (`iscp certs` makes them for development)"

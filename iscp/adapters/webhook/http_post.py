@@ -10,7 +10,7 @@ import hmac
 from urllib.parse import urlsplit
 
 from iscp.adapters.system.http_exchange import exchange, failure_words
-from iscp.adapters.system.named_files import read_named_file
+from iscp.adapters.system.small_files import read_named_file
 from iscp.core.job.notification import Notification
 from iscp.core.values.errors import ConfigurationError, PermanentError, Unavailable
 from iscp.ports.system import Clock

@@ -2,6 +2,10 @@
 
 A variable's name is the setting's path in capitals, with two underscores for the dot: `ISCP_ETCD__LEASE_TTL_S`. This
 module decides how values are written in files and variables; `iscp.core.settings.config` decides what is valid.
+
+Names of environment variables: which of those that begin with ISCP_ are settings.
+
+Make the settings of Spark from those of a node.
 """
 
 from __future__ import annotations
@@ -16,17 +20,26 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from iscp.adapters.delta.storage.bucket_keys import bucket_faults
-from iscp.adapters.system.toml_file import read_toml
-from iscp.adapters.tls.node_certificates import certificate_faults
-from iscp.bootstrap.configuration.setting_variables import NOT_SETTINGS, VARIABLE_PREFIX
-from iscp.bootstrap.embedding_parts import embedder_key_faults
-from iscp.core.settings.config import NodeConfig
+from iscp.adapters.delta.spark.jvm_launch import SparkSettings
+from iscp.adapters.delta.storage.s3_settings import BUCKETS_VARIABLE, bucket_faults
+from iscp.adapters.system.small_files import read_toml
+from iscp.adapters.tls.certificate_watch import certificate_faults
+from iscp.adapters.tls.tls_files import TLS_VARIABLES
+from iscp.bootstrap.index_parts import embedder_key_faults
+from iscp.core.settings.config import NodeConfig, Setting, settings
 from iscp.core.settings.config_faults import faults, range_fault
-from iscp.core.settings.setting_list import Setting, settings
-from iscp.core.values.argument_checks import name_hint
 from iscp.core.values.errors import ConfigurationError
-from iscp.core.values.setting_faults import SettingFault
+from iscp.core.values.untrusted_values import SettingFault, name_hint
+
+VARIABLE_PREFIX = "ISCP_"
+NOT_SETTINGS = frozenset(
+    {
+        *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
+        *("ISCP_ACCOUNT", BUCKETS_VARIABLE, "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
+    }
+)
+"""Variables of ours that are read elsewhere."""
+
 
 # A service named iscp makes Kubernetes set these in every pod of its namespace.
 _SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
@@ -224,3 +237,15 @@ def _error(found: list[SettingFault]) -> ConfigurationError:
         return found[0].error()
     lines = [str(fault.error()) for fault in found]
     return ConfigurationError("\n  ".join((f"{len(found)} settings are wrong:", *lines)))
+
+
+def spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
+    catalog = {f"spark.sql.catalog.{name}": value for name, value in config.catalog.items()}
+    return SparkSettings(
+        work_dir=work_dir,
+        master=config.spark.master,
+        driver_memory_mb=config.spark.driver_memory_mb,
+        conf={**catalog, **config.spark.conf},
+        s3=config.storage.s3,
+        insecure=config.security.insecure,
+    )

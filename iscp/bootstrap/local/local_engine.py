@@ -1,50 +1,115 @@
-"""Compose what runs jobs in this process, without a node: no etcd, no job log, no port."""
+"""Compose what runs jobs in this process, without a node: no etcd, no job log, no port.
+
+The settings of a process that runs jobs without a node: those of a node, as far as they concern jobs.
+
+Compose the Spark of a process without a node: one that starts once it is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.log.commits import newest_commit
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
 from iscp.adapters.delta.storage.s3_settings import enter_s3
+from iscp.adapters.system.child_process import Before, refuse_fork
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.system.process_fork import Before, refuse_fork
+from iscp.adapters.system.small_files import scratch_directory
 from iscp.adapters.system.trigger_registry import TriggerRegistry
+from iscp.bootstrap.configuration.settings import NOT_SETTINGS, VARIABLE_PREFIX
 from iscp.bootstrap.index_parts import index_services
-from iscp.bootstrap.iteration_parts import TableAccess
-from iscp.bootstrap.local.local_settings import DEFAULTS
-from iscp.bootstrap.local.local_spark import LocalSpark
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.self_tests import check_of_targets
+from iscp.bootstrap.shard_parts import TableAccess
 from iscp.core.api.api_requests import RegisterRequest
-from iscp.core.job.verification import VerifyReport
-from iscp.core.query.query_explanation import QueryExplanation
-from iscp.core.run.job_selection import JobSelection, NamedJob
-from iscp.core.run.run_forecast import JobForecast
-from iscp.core.run.run_plan import RunPlan
-from iscp.core.run.wanted import Wanted
-from iscp.core.settings.config import NodeConfig
-from iscp.core.values.argument_checks import Refusals
+from iscp.core.job.start_rule import VerifyReport
+from iscp.core.query.query_plan import QueryExplanation
+from iscp.core.run.run_plan import JobSelection, NamedJob, RunPlan, Wanted
+from iscp.core.run.run_result import JobForecast
+from iscp.core.settings.config import JobLogConfig, NodeConfig, ProbeConfig, is_local_master
+from iscp.core.spec.spec import tags_of
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import Refusals
 from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.iteration.hold_placer import HoldPlacer
-from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
-from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener
-from iscp.runtime.local.run_forecaster import forecast_run
-from iscp.runtime.local.unit_runner import UnitRunner
+from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts
+from iscp.runtime.local.local_run import (
+    JobRegistrar,
+    LocalRun,
+    RequestedJob,
+    RunListener,
+    RunOrders,
+    UnitRunner,
+    forecast_run,
+)
 from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
 
 if TYPE_CHECKING:
+    from iscp.adapters.delta.spark.session import SparkRuntime
     from iscp.runtime.local.local_watch import LocalWatch
+
+
+NODE_ID = "run"
+"""The name that such a process goes by, as settings want one."""
+
+_NOT_HERE = {"ISCP_NODE_ID": NODE_ID, "ISCP_LOG__URI": "/nonexistent"}
+"""What a node cannot be without, and no run has."""
+
+DEFAULTS = NodeConfig(node_id=NODE_ID, log=JobLogConfig(uri=""))
+"""The settings where none are given."""
+
+
+FOLLOWING = replace(DEFAULTS, probe=ProbeConfig(interval_min_s=1.0, interval_max_s=10.0))
+"""The settings where none are given of a process that follows its tables: nobody notifies it, as writers do a node."""
+
+
+def local_settings(
+    file: Path | None, environ: Mapping[str, str] = os.environ, *, following: bool = False
+) -> NodeConfig:
+    """Return the settings of `file`, if there is one, and of the variables. Raises ConfigurationError."""
+    if file is None and not _any_setting(environ):
+        return FOLLOWING if following else DEFAULTS  # at once: pydantic is not loaded
+    from iscp.bootstrap.configuration.settings import check_files, load_settings
+
+    return check_files(load_settings(file, {**environ, **_NOT_HERE}), environ)
+
+
+def _any_setting(environ: Mapping[str, str]) -> bool:
+    return any(name.startswith(VARIABLE_PREFIX) and name not in NOT_SETTINGS for name in environ)
+
+
+class LocalSpark:
+    """Starts Spark in a temporary directory, and removes that at the end."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._closing = ExitStack()
+
+    def deferred(self) -> DeferredSpark:
+        """Return Spark that has not started."""
+        local = is_local_master(self._config.spark.master)
+        spark = DeferredSpark(lambda: self._start(lambda: spark.given_up), local=local)
+        return spark
+
+    def _start(self, given_up: Callable[[], bool]) -> SparkRuntime:
+        from iscp.adapters.delta.spark.session import SparkRuntime
+        from iscp.bootstrap.configuration.settings import spark_settings
+
+        work_dir = self._closing.enter_context(scratch_directory("iscp-run-"))
+        return SparkRuntime.start(spark_settings(self._config, work_dir), given_up)
+
+    def close(self) -> None:
+        """Remove what Spark has left, once it has stopped."""
+        self._closing.close()
 
 
 class LocalEngine:
@@ -124,7 +189,8 @@ class LocalEngine:
         """Return the plan of the jobs that are selected. Raises InvalidRequest for a circle, a target that two jobs
         have, and a pattern that fits no job.
         """
-        chosen = selection.choose([NamedJob(each.request.job.name, each.tags) for each in wanted])
+        requests = [each.request for each in wanted]
+        chosen = selection.choose([NamedJob(each.job.name, tags_of(each.spec_json)) for each in requests])
         numbers = {number for number, taken in enumerate(chosen) if taken}
         return RunPlan([each.planned for each in jobs], numbers, fail_fast)
 
@@ -154,7 +220,7 @@ class LocalEngine:
         `page` is the HOST:PORT at which it is seen; its port is taken already. Raises ConfigurationError.
         """
         self._require_usable()
-        from iscp.bootstrap.local.watch_parts import compose_watch  # a run that ends needs none of it
+        from iscp.bootstrap.local.watch_page import compose_watch  # a run that ends needs none of it
         from iscp.runtime.local.local_watch import LocalWatch
 
         parts = compose_watch(self._config, self._spark, self._tables, self._ports, self._registrar, self._kinds)

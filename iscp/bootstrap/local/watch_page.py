@@ -1,29 +1,54 @@
-"""Compose the page on which a watch is seen, whose libraries are loaded only where it is wanted."""
+"""Compose the page on which a watch is seen, whose libraries are loaded only where it is wanted.
+
+The page's calls, answered from what a watch knows of its jobs: there is no cluster to call.
+
+Compose a node's schedule for a process that has no node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from iscp.adapters.delta.log.directory_notices import DirectoryNotices
+from iscp.adapters.delta.sessions.deferred_spark import SparkAccess
+from iscp.adapters.delta.source.change_source import DeltaProbe
+from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import NodeSearch
+from iscp.bootstrap.shard_parts import TableAccess
 from iscp.consumers.index.index_services import IndexServices
-from iscp.core.api.api_requests import RegisterRequest
-from iscp.core.query.query_explanation import QueryExplanation
+from iscp.coordination.schedule.schedule_events import JobCommitted
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.core.access.authorization import AuditEntry
+from iscp.core.api.api_requests import RegisterRequest, SearchAnswer, SearchRequest
+from iscp.core.api.api_views import EventView, JobView, LeftOutRows
+from iscp.core.build.build_progress import BuildView
+from iscp.core.job.iteration import HistoryEntry, JobMaintenance, JobOutcome
+from iscp.core.job.job_row import JobRow, JobState
+from iscp.core.query.query_plan import QueryExplanation
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError
-from iscp.core.values.extras import extra_missing
-from iscp.core.values.setting_faults import is_loopback
+from iscp.core.values.progress import RunProgress
+from iscp.core.values.untrusted_values import extra_missing, is_loopback
+from iscp.page.serving.page_viewers import Viewer, ViewerClient, ViewerClients
+from iscp.ports.admin import Searching
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.access.place_guard import ANYWHERE
-from iscp.runtime.admin.dead_letter_reader import DeadLetterReader
+from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, TargetFigures
 from iscp.runtime.admin.retention_watch import RetentionWatch
-from iscp.runtime.admin.target_figures import FigureReader
-from iscp.runtime.local.local_run import RequestedJob
-from iscp.runtime.local.local_watch import WatchPage, WatchParts
-from iscp.runtime.local.watched_jobs import WatchedJobs
-from iscp.runtime.reads.search_service import JobSearch, search_turns
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.local.local_run import JobRegistrar, RequestedJob
+from iscp.runtime.local.local_watch import SparkNeeds, WatchedJobs, WatchPage, WatchParts, watched_builds
+from iscp.runtime.reads.read_services import JobSearch, search_turns
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.maintenance import Maintenance
+from iscp.runtime.worker.runner import Runner
+from iscp.runtime.worker.scheduler import Scheduler, TableNotices
 
 OPTION = "--page"
 """The option by which a page is wanted, whose faults are called so."""
@@ -59,7 +84,6 @@ def open_page(
             remedy="Listen on 127.0.0.1, and reach it by `ssh -L`; or set security.insecure in --config",
         )
     try:
-        from iscp.bootstrap.local.watch_client import JobReads, WatchClient, WatchClients
         from iscp.page.serving.page_boards import OF_A_RUN
         from iscp.page.serving.page_server import NoServers, PageServer, PageSettings
     except ModuleNotFoundError as error:
@@ -86,3 +110,165 @@ def open_page(
     except ConfigurationError as error:
         raise ConfigurationError(error.message, field=OPTION, remedy=error.remedy) from error
     return WatchPage(server, server.address, shown, retention, searches)
+
+
+LEFT_OUT_ROWS = 20
+"""Rows that a job leaves out which are read of its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReads:
+    """The reads of one job that go elsewhere: by its id to the parts that run it, and by its row to its target."""
+
+    progress: Callable[[str], RunProgress | None]
+    maintenance: Callable[[str], JobMaintenance]
+    figures: Callable[[JobRow], TargetFigures]
+    dead_letters: Callable[[JobRow, int], LeftOutRows]
+    explain: Callable[[RegisterRequest], QueryExplanation]
+    search: Searching
+
+
+class _Nobody:
+    """The calls that are about an owner, and about who has changed what: here there are no such things."""
+
+    def events(self) -> Sequence[EventView]:
+        return []
+
+    def audit(self, *, limit: int) -> Sequence[AuditEntry]:
+        return []
+
+
+class _Builds:
+    """The first snapshots that this process builds."""
+
+    def __init__(self, jobs: WatchedJobs, reads: JobReads) -> None:
+        self._jobs = jobs
+        self._reads = reads
+
+    def list(self) -> Sequence[BuildView]:
+        return watched_builds(self._jobs.rows(), self._reads.progress)
+
+
+class WatchClient(ViewerClient):
+    """Answers all viewers alike."""
+
+    operator = access = _Nobody()
+
+    def __init__(self, jobs: WatchedJobs, reads: JobReads) -> None:
+        self._jobs = jobs
+        self._reads = reads
+
+    @property
+    def builds(self) -> _Builds:
+        return _Builds(self._jobs, self._reads)
+
+    def jobs(self, *, limit: int) -> list[JobView]:
+        return self._jobs.views()[:limit]
+
+    def count(self) -> int:
+        return len(self._jobs)
+
+    def status(self, table: str, name: str, *, account: str) -> JobView:
+        """Return the job in full. Raises JobNotFound."""
+        view, row = self._jobs.view(table, name, account), self._jobs.row(table, name, account)
+        if row is None:
+            return view
+        figures = self._reads.figures(row)
+        return replace(
+            view,
+            upkeep=self._reads.maintenance(row.job_id),
+            progress=self._reads.progress(row.job_id) if view.state is JobState.RUNNING else None,
+            figures=figures.values,
+            figures_fault=figures.fault,
+        )
+
+    def history(self, table: str, name: str, *, limit: int, account: str) -> Sequence[HistoryEntry]:
+        return self._jobs.history(table, name, account, limit)
+
+    def dead_letters(self, table: str, name: str, *, account: str) -> LeftOutRows:
+        """Return some of the rows that the job leaves out of its target. Raises IscpError."""
+        row = self._jobs.row(table, name, account)
+        return LeftOutRows() if row is None else self._reads.dead_letters(row, LEFT_OUT_ROWS)
+
+    def explain(self, table: str, name: str, *, account: str) -> QueryExplanation:
+        """Explain how the job's query is maintained. Raises IscpError."""
+        return self._reads.explain(self._jobs.requested(table, name, account).request)
+
+    def search(self, uri: str, text: str, *, k: int, highlight: bool, account: str) -> SearchAnswer:
+        """Search an index that a job of this watch keeps. Raises IscpError."""
+        wanted = SearchRequest(uri, text, k=k, highlight=highlight, wait_s=0.0)
+        return self._reads.search.search(wanted, account, lambda: True)
+
+
+class WatchClients(ViewerClients):
+    """One client for all who view the page."""
+
+    def __init__(self, client: WatchClient) -> None:
+        self._client = client
+
+    def client(self, viewer: Viewer) -> WatchClient:
+        return self._client
+
+    def close(self) -> None:
+        """There is no connection to close."""
+
+
+log = logging.getLogger(__name__)
+
+
+def compose_watch(
+    config: NodeConfig,
+    spark: SparkAccess,
+    tables: TableAccess,
+    ports: IterationPorts,
+    registrar: JobRegistrar,
+    kinds: Callable[[str], ConsumerKind],
+) -> WatchParts:
+    """Compose what keeps jobs fresh; an invariant that breaks ends it."""
+    clock, broken = ports.clock, threading.Event()
+    needs = SparkNeeds(clock)
+
+    def end(error: Exception) -> None:
+        log.critical("watch.broken", extra={"error": str(error)})
+        broken.set()
+
+    def commit(outcome: JobOutcome) -> None:
+        needs.hear(outcome)
+        scheduler.post(JobCommitted(outcome))
+
+    schedule = Schedule(
+        config.node_id,
+        config.probe,
+        config.backoff,
+        random.random,
+        evaluate_trigger=TriggerRegistry(config.triggers.allow).evaluate,
+    )
+    scheduler = Scheduler(schedule, DeltaProbe(), tables.target_probes(kinds), clock, end)
+    runner = Runner(ports, config.bounds, on_committed=commit)
+    executor = Executor(
+        runner,
+        clock,
+        config.scheduler,
+        lease_check=lambda epoch: None,
+        emit=scheduler.post,
+        on_stuck=lambda iteration: spark.kill(),
+    )
+    maintenance = Maintenance(
+        kinds,
+        clock,
+        config.upkeep,
+        config.backoff,
+        random.random,
+        lease_check=lambda: None,
+        on_broken=end,
+    )
+    return WatchParts(
+        registrar,
+        scheduler,
+        executor,
+        maintenance,
+        TableNotices(DirectoryNotices, lambda shard: scheduler.notify(shard, targets=False)),
+        lambda: not broken.is_set() and spark.alive(),
+        runner.progress,
+        needs,
+    )

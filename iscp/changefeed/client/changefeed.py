@@ -1,33 +1,86 @@
-"""A changefeed, for applications that append to it, read it and clean it up."""
+"""A changefeed, for applications that append to it, read it and clean it up.
+
+Stored cursors: how far the readers of a changefeed have come, by name in etcd.
+
+Makes changefeeds, and puts those that are there together with the machine's clock and with etcd.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType, TracebackType
+from typing import TypeAlias
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from iscp.changefeed.client.cursors import Cursors
-from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
-from iscp.changefeed.client.lock_wait import wait_for_lock
-from iscp.changefeed.client.pool import Pool
-from iscp.changefeed.client.purge import Purged, bounds_of
-from iscp.changefeed.client.reader import FeedReader, Page
-from iscp.changefeed.client.transaction import Transaction
-from iscp.changefeed.client.ulid_ranges import Ulids
-from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
-from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
-from iscp.changefeed.model.lock_queue import IncidentReport, QueueLimits
-from iscp.changefeed.table.feed_purge import PurgedFiles, purge_files
-from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.values.argument_checks import require, require_seconds
+from iscp.adapters.delta.storage.files import missing_parent
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.changefeed.client.input_rows import OrderBy, Rows, Ulids, prepare
+from iscp.changefeed.client.lock_wait import Pool, Transaction, wait_for_lock
+from iscp.changefeed.client.reader import FeedReader, Page, Purged, bounds_of
+from iscp.changefeed.etcd.locks import EtcdFeedCursors, EtcdFeedLocks
+from iscp.changefeed.model.lock_queue import FeedLocks, HeldLock, IncidentReport, QueueLimits
+from iscp.changefeed.model.ulid import Cursor, StoredCursor
+from iscp.changefeed.table.feed_schema import create_feed_table
+from iscp.changefeed.table.feed_table import FeedTable, PurgedFiles, purge_files
+from iscp.core.settings.config import EtcdConfig
+from iscp.core.settings.config_faults import port_of
 from iscp.core.values.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
+from iscp.core.values.untrusted_values import column_names, refuse_missing_parent, require, require_seconds
 from iscp.ports.system import Clock, Failpoints
+
+
+class Cursors:
+    """The stored cursors of one feed; any thread may use them. All methods raise Unavailable and OutcomeUnknown too."""
+
+    def __init__(self, store: EtcdFeedCursors, feed_id: str, shards: int) -> None:
+        self._store = store
+        self._feed_id = feed_id
+        self._shards = shards
+
+    def get(self, name: str) -> StoredCursor | None:
+        """Return the cursor that is stored under `name`, or None. Raises InvalidRequest for an invalid name."""
+        return self._store.get(name)
+
+    def list(self) -> tuple[StoredCursor, ...]:
+        """Return all stored cursors, by name."""
+        return self._store.list()
+
+    def store(self, name: str, cursor: Cursor, expected: StoredCursor | None, *, rewind: bool = False) -> StoredCursor:
+        """Put `cursor` in the place of `expected`, which `get` or `store` returned (None: there is none yet).
+
+        Raises Conflict where another one is stored by now, InvalidRequest where the cursor is not of this feed, or
+        would go back in a shard without `rewind`.
+        """
+        _refuse_no_stored(expected)
+        require(cursor, Cursor, "cursor", "a Cursor")
+        cursor.refuse_foreign(self._feed_id, self._shards)
+        if expected is not None and expected.name != name:
+            raise InvalidRequest(f"is cursor {expected.name}, not {name}", field="expected", remedy=f"Get {name}")
+        return self._store.store(name, cursor, expected, rewind=rewind)
+
+    def delete(self, name: str, expected: StoredCursor | None = None) -> bool:
+        """Delete a stored cursor, and return whether there was one.
+
+        Given `expected`, delete that one only, and raise Conflict where another is stored by now.
+        """
+        _refuse_no_stored(expected)
+        return self._store.delete(name, expected)
+
+
+def _refuse_no_stored(expected: StoredCursor | None) -> None:
+    require(expected, (StoredCursor, NoneType), "expected", "what `get` or `store` returned, or None")
+
 
 INCIDENTS_MAX = 5
 """Locks in a row whose holders are gone, each of which costs a timeout; then the transaction fails with FEED_INCIDENT.
@@ -298,3 +351,106 @@ def _retrying() -> Retrying:
         wait=wait_random_exponential(multiplier=APPEND_WAIT_S, max=APPEND_WAIT_MAX_S),
         reraise=True,
     )
+
+
+EtcdAddress: TypeAlias = str | Sequence[str] | EtcdSettings | EtcdConfig
+"""HOST:PORT, several of them with commas or as a list, or settings with TLS and a user."""
+
+_LIMITS = QueueLimits()
+
+
+def create(
+    uri: str | Path,
+    schema: pa.Schema,
+    *,
+    shards: int = 1,
+    key: Sequence[str] = (),
+) -> None:
+    """Make a new changefeed, a Delta table, for rows with the columns of `schema`; the number of shards stays.
+
+    `key`: the columns that say what a row is about, in a column of its own for readers. The directory that is to hold
+    the feed has to be there. Raises InvalidRequest (nothing was written then), StorageError.
+    """
+    place, names = _path(uri), column_names(key, "key")
+    if not isinstance(schema, pa.Schema):
+        raise InvalidRequest(f"is a {type(schema).__name__}", field="schema", remedy="Give a pa.Schema")
+    if len({name.lower() for name in schema.names}) < len(schema.names):
+        raise InvalidRequest("names a column twice, but for capitals", field="schema", remedy="Give each its own name")
+    refuse_missing_parent(missing_parent(place), "uri")
+    create_feed_table(place, schema, shards, names)
+
+
+def open_feed(
+    uri: str | Path,
+    etcd: EtcdAddress | None = None,
+    *,
+    etcd_prefix: str = DEFAULT_PREFIX,
+    timeout_s: float = _LIMITS.timeout_s,
+    wait_max_s: float = _LIMITS.wait_max_s,
+    name: str = "",
+) -> Changefeed:
+    """The changefeed that is there.
+
+    Without `etcd` there are no lock queues, no stored cursors and no incidents. `timeout_s`: much longer than
+    a transaction takes; an abandoned one costs the others that. `wait_max_s`: the longest wait in a queue that moves.
+    `name`: the name of this writer, in a lock queue or an incident (otherwise host and process).
+    Raises TableNotFound, ConfigurationError, InvalidRequest, StorageError.
+    """
+    place, clock, limits = _path(uri), SystemClock(), _limits(timeout_s, wait_max_s)
+    require(name, str, "name", "a text")
+    require(etcd_prefix, str, "etcd_prefix", "a text")
+    owner = name or f"{socket.gethostname()}:{os.getpid()}"
+    at = None if etcd is None else connect_etcd(settings_of(etcd), Keys(etcd_prefix), clock, owner)
+    try:
+        return compose(place, clock, EnvironmentFailpoints(), at, limits)
+    except BaseException:
+        if at is not None:
+            at.close()
+        raise
+
+
+def compose(uri: str, clock: Clock, failpoints: Failpoints, etcd: Etcd | None, limits: QueueLimits) -> Changefeed:
+    return Changefeed(lambda: FeedTable(uri, clock, failpoints), clock, failpoints, etcd, limits)
+
+
+def connect_etcd(settings: EtcdSettings, keys: Keys, clock: Clock, name: str) -> Etcd:
+    """Return the locks and cursors in etcd, to which no request is sent yet."""
+    client = EtcdClient(settings, clock)
+    locks = EtcdFeedLocks(client, keys, clock, name=name)
+
+    def close() -> None:
+        locks.close()
+        client.close()
+
+    return Etcd(locks, lambda feed_id: EtcdFeedCursors(client, keys, clock, feed_id), close)
+
+
+def _path(uri: str | Path) -> str:
+    require(uri, (str, Path), "uri", "a path or a URI")
+    if not (path := os.fspath(uri)):
+        raise InvalidRequest("is empty", field="uri", remedy="Give a path or a URI")
+    return path
+
+
+def _limits(timeout_s: float, wait_max_s: float) -> QueueLimits:
+    for field, span_s in (("timeout_s", timeout_s), ("wait_max_s", wait_max_s)):
+        if not require_seconds(span_s, field) > 0:
+            raise InvalidRequest(f"is {span_s}", field=field, remedy="Give more than 0 seconds")
+    return QueueLimits(timeout_s, wait_max_s)
+
+
+def settings_of(etcd: EtcdAddress) -> EtcdSettings:
+    """Raises InvalidRequest where a member is not HOST:PORT."""
+    if isinstance(etcd, EtcdSettings):
+        return etcd
+    if isinstance(etcd, EtcdConfig):
+        return EtcdSettings.of(etcd)
+    require(etcd, Sequence, "etcd", "HOST:PORT, a list of such, or EtcdSettings")
+    endpoints = etcd.split(",") if isinstance(etcd, str) else list(etcd)
+    for endpoint in endpoints:
+        require(endpoint, str, "etcd", "HOST:PORT, a list of such, or EtcdSettings")
+        if port_of(endpoint.removeprefix("http://").removeprefix("https://")) is None:
+            raise InvalidRequest(f"{endpoint!r} is not an address", about="etcd", remedy="Write HOST:PORT")
+    if not endpoints:
+        raise InvalidRequest("names no member", field="etcd", remedy="Write HOST:PORT")
+    return EtcdSettings(tuple(endpoints))

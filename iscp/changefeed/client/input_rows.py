@@ -3,6 +3,8 @@
 Rows come as a table or batch of Arrow, as a list of dicts, as a frame of pandas or of Spark (neither of the two
 libraries is loaded here), or as anything that hands over columns by Arrow's PyCapsule interface: a frame of Polars, a
 relation of DuckDB, a stream.
+
+The ulids that an append was given: so many from one on, without holding each of them.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.changefeed.model.ulid import UlidPlace, ulid_text
+from iscp.changefeed.table.feed_schema import ulid_columns
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.values.argument_checks import require, require_unicode
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import require, require_unicode
 
 Rows: TypeAlias = Any
 """pa.Table, pa.RecordBatch, a list of dicts, a data frame of pandas or Spark, or an object with `__arrow_c_stream__` or
@@ -220,3 +224,40 @@ def _operations(operation: Any, count: int) -> pa.Array:
 def _is_text(type_: pa.DataType) -> bool:
     plain = type_.value_type if pa.types.is_dictionary(type_) else type_
     return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain))
+
+
+@dataclass(frozen=True, slots=True)
+class Ulids:
+    """`count` ulids, the first of which is that of `place`: one for each row, in the order in which these were sorted.
+
+    The ulids are a sequence of their texts; readers see them once the transaction is committed.
+    """
+
+    place: UlidPlace
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> str:
+        return ulid_text(self.bytes(number))
+
+    def __iter__(self) -> Iterator[str]:
+        return (ulid_text(self.place.ulid(number)) for number in range(self.count))
+
+    @property
+    def first(self) -> str:
+        """Raises IndexError where there are none, as `last` does."""
+        return self[0]
+
+    @property
+    def last(self) -> str:
+        return self[-1]
+
+    def bytes(self, number: int) -> bytes:
+        """Return the 16 bytes of one ulid; a negative number counts from the end. Raises IndexError."""
+        return self.place.ulid(range(self.count)[number])
+
+    def columns(self) -> tuple[pa.Array, pa.Array]:
+        """Return all ulids at once: as bytes (binary), and as texts (string)."""
+        return ulid_columns(self.place, self.count)

@@ -1,21 +1,34 @@
-"""Pages of a changefeed behind a cursor, as of now; a probe that finds nothing new costs two `stat`s."""
+"""Pages of a changefeed behind a cursor, as of now; a probe that finds nothing new costs two `stat`s.
+
+Decides which old rows of a changefeed may be deleted.
+
+Measure how far the stored cursors of a changefeed are behind its newest rows, for whoever watches many feeds.
+"""
 
 from __future__ import annotations
 
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import place
-from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.table.feed_purge import read_purged
-from iscp.changefeed.table.feed_table import FeedTable
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import Keys
+from iscp.changefeed.etcd.locks import EtcdFeedCursors
+from iscp.changefeed.model.ulid import ULID_BYTES, Cursor, parse_ulid, slowest, ulid_text, ulid_time_ms
+from iscp.changefeed.table.feed_table import FeedTable, read_purged
 from iscp.changefeed.table.page_reader import FeedPage, PageReader
 from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import StorageError
+from iscp.core.values.errors import InvalidRequest, StorageError, TableNotFound
+from iscp.core.values.untrusted_values import require
+from iscp.ports.system import Clock, Failpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +104,107 @@ class FeedReader:
         self._purged = read_purged(self._table)
         # Before the files: what came after it is seen by the next probe.
         self._probed = probed
+
+
+_DRAWN_BITS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """A purge's outcome: the number of files and rows that went, and the cursor behind which all the rest is."""
+
+    files: int
+    rows: int
+    first_cursor: Cursor
+
+
+def bounds_of(shards: int, now_ms: int, older_than_s: float | None, cursors: Iterable[Cursor] | None) -> dict[int, str]:
+    """Return each shard's last ulid that may go, as text; without the shards of which all has to stay.
+
+    A bound is older than `older_than_s` if that is given, and no one of `cursors` if these are given is before it.
+    Raises InvalidRequest.
+    """
+    if older_than_s is None and cursors is None:
+        raise InvalidRequest(
+            "says neither how old nor how far read", field="purge", remedy="Give older_than_s, behind_cursors or both"
+        )
+    bounds = None if cursors is None else slowest(cursors)
+    if older_than_s is None:
+        return bounds or {}
+    require(older_than_s, (int, float), "older_than_s", "a number of seconds")
+    if not 0 <= older_than_s < math.inf:
+        raise InvalidRequest(f"is {older_than_s}", field="older_than_s", remedy="Give 0 or more seconds")
+    before_ms = max(0, now_ms - int(min(older_than_s, now_ms) * 1000))
+    if not before_ms:
+        return {}
+    aged = ulid_text(((before_ms << _DRAWN_BITS) - 1).to_bytes(ULID_BYTES, "big"))
+    if bounds is None:
+        return dict.fromkeys(range(shards), aged)
+    return {shard: min(ulid, aged) for shard, ulid in bounds.items()}
+
+
+FEEDS_OPEN_MAX = 200
+"""Feeds whose tables stay open; for one more, the one that was unused for longest is opened again the next time."""
+
+CURSORS_MAX = 1_000
+"""Cursors of one feed whose lags are read, the first by name; there are no lags of the others."""
+
+
+class CursorLags:
+    """Reads the lags of any feed in one cluster's etcd. Safe for threads."""
+
+    def __init__(self, etcd: EtcdClient, keys: Keys, clock: Clock, failpoints: Failpoints) -> None:
+        self._etcd = etcd
+        self._keys = keys
+        self._clock = clock
+        self._failpoints = failpoints
+        self._open: OrderedDict[str, FeedTable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, uri: str) -> dict[str, float]:
+        """Return the lags in seconds of the feed's stored cursors, by their names; of those for which they are known.
+
+        A feed that is not there yet has none. Raises StorageError, Unavailable, InvalidRequest, and ConfigurationError
+        for a table that is no feed or a cursor that cannot be read.
+        """
+        try:
+            table = self._table(uri)
+        except TableNotFound:
+            return {}
+        stored = EtcdFeedCursors(self._etcd, self._keys, self._clock, table.description.feed_id).list()[:CURSORS_MAX]
+        if not stored:
+            return {}
+        newest = table.last_ulids()
+        lags = {each.name: cursor_lag_s(each.cursor, newest) for each in stored}
+        return {name: lag_s for name, lag_s in lags.items() if lag_s is not None}
+
+    def _table(self, uri: str) -> FeedTable:
+        with self._lock:
+            if (known := self._open.get(uri)) is not None:
+                self._open.move_to_end(uri)
+                return known
+        table = FeedTable(uri, self._clock, self._failpoints)
+        with self._lock:
+            self._open[uri] = table
+            while len(self._open) > FEEDS_OPEN_MAX:
+                self._open.popitem(last=False)
+        return table
+
+
+def cursor_lag_s(cursor: Cursor, newest: Mapping[int, str]) -> float | None:
+    """Return the time between a cursor's ulid and the newest one, in seconds, of the shard in which it is longest.
+
+    In a shard that it has not begun the cursor counts as being where it is furthest behind in others. None: it has
+    begun none, and there are rows.
+    """
+    behind = cursor.behind(newest)
+    if not behind:
+        return 0.0
+    if not cursor:
+        return None
+    furthest = min(cursor.values())
+    return max(0, *(_time_ms(newest[shard]) - _time_ms(cursor.get(shard, furthest)) for shard in behind)) / 1000
+
+
+def _time_ms(ulid: str) -> int:
+    return ulid_time_ms(parse_ulid(ulid, "cursor"))

@@ -4,6 +4,10 @@ Each writer creates a key of its own, as in the election, waits for the deletion
 checks again whether its own is still there and the oldest. All keys of a process are on one lease, so that they end
 with it. A key that cannot be deleted takes its lease along: nothing renews that any more, and the next writer gets
 another.
+
+Counts of incidents as etcd holds them.
+
+The cursors of a changefeed's readers, by name: each is replaced by compare-and-set on its revision.
 """
 
 from __future__ import annotations
@@ -16,15 +20,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
 
+from iscp.adapters.etcd.channels import EtcdLeaseGoneError
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.etcd_errors import EtcdLeaseGoneError
-from iscp.adapters.etcd.keys import CURSORS, Keys
-from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Compare, Get, Put
-from iscp.changefeed.etcd.incident_values import incidents_of, report_of
+from iscp.adapters.etcd.keys import CURSORS, Compare, Delete, Get, Keys, KeyValue, Put
+from iscp.adapters.etcd.member_keys import EtcdLease
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
+from iscp.changefeed.model.ulid import Cursor, StoredCursor
 from iscp.core.values.errors import (
     ConfigurationError,
+    Conflict,
     InvalidRequest,
     InvariantBroken,
     IscpError,
@@ -32,7 +36,28 @@ from iscp.core.values.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from iscp.core.values.untrusted_values import require
 from iscp.ports.system import Clock
+
+
+def incidents_of(kv: KeyValue | None) -> Incidents:
+    return Incidents(report_of("", kv).count, kv.mod_revision) if kv else Incidents()
+
+
+def report_of(shard: str, kv: KeyValue) -> IncidentReport:
+    try:
+        fields = json.loads(kv.value)
+        return IncidentReport(
+            shard=shard,
+            count=int(fields["count"]),
+            raised_at_s=float(fields["raised_at_s"]),
+            raised_by=str(fields["raised_by"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"holds no count of incidents: {error!r}", field=kv.key, remedy="Delete the key in etcd: it begins at 0"
+        ) from error
+
 
 log = logging.getLogger(__name__)
 
@@ -276,3 +301,106 @@ def _name(text: str, field: str) -> str:
             f"{text!r} is no id", about=field, remedy="Up to 128 letters, digits, and, but first, any of '-_.'"
         )
     return text
+
+
+class EtcdFeedCursors:
+    """The stored cursors of one feed in etcd; any thread may use them. All methods raise Unavailable and OutcomeUnknown
+    too.
+    """
+
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, feed: str) -> None:
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+        self._feed = feed
+
+    def get(self, name: str) -> StoredCursor | None:
+        """Return the stored cursor, or None. Raises InvalidRequest (no name), ConfigurationError (the value is no
+        cursor).
+        """
+        kv = self._client.get(self._key(name))
+        return _parse(name, kv) if kv else None
+
+    def list(self) -> tuple[StoredCursor, ...]:
+        """Return all stored cursors, by name. One that cannot be read raises ConfigurationError: it may be the
+        slowest.
+        """
+        prefix = self._keys.feed_cursors(self._feed)
+        return tuple(_parse(kv.key.removeprefix(prefix), kv) for kv in self._client.list_prefix(prefix).items)
+
+    def store(self, name: str, cursor: Cursor, expected: StoredCursor | None, *, rewind: bool = False) -> StoredCursor:
+        """Put `cursor` in the place of `expected` (None: there is none yet); what is stored now.
+
+        Raises Conflict where another one is stored, InvalidRequest where it would go back without `rewind`.
+        """
+        key = self._key(name)
+        back = cursor.behind(expected.cursor) if expected else []
+        if back and not rewind:
+            raise InvalidRequest(
+                f"would go back, in shard {back[0]} from {expected.cursor[back[0]] if expected else ''}",
+                field="cursor",
+                remedy="Store one that is nowhere behind, or say rewind=True",
+            )
+        at_s = self._clock.now_s()
+        fields = {"format": FORMAT, "cursor": cursor.text, "stored_at_s": at_s}
+        put = Put(key, json.dumps(fields).encode())
+        revision = expected.revision if expected else 0
+        try:
+            result = self._client.txn((Compare.modified_at(key, revision),), (put,), (Get(key),))
+        except OutcomeUnknown:
+            return self._settle_put(name, put, revision)
+        if not result.succeeded:
+            raise _moved(name)
+        return StoredCursor(name, cursor, result.revision, at_s)
+
+    def delete(self, name: str, expected: StoredCursor | None = None) -> bool:
+        """Delete a cursor, and return whether there was one.
+
+        Given `expected`, delete only that one, and raise Conflict where another one is stored.
+        """
+        key = self._key(name)
+        if expected is None:
+            return self._client.delete(key) > 0
+        if not self._client.txn((Compare.modified_at(key, expected.revision),), (Delete(key),)).succeeded:
+            raise _moved(name)
+        return True
+
+    def _settle_put(self, name: str, put: Put, revision: int) -> StoredCursor:
+        """Return the stored cursor after a put whose answer was lost; raise OutcomeUnknown or Conflict if it is not
+        this one.
+        """
+        kv = self._client.get(put.key)
+        if kv is not None and kv.value == put.value:
+            return _parse(name, kv)
+        if (kv.mod_revision if kv else 0) == revision:
+            raise OutcomeUnknown(f"it is not known whether cursor {name} is stored", remedy="Get it again")
+        raise _moved(name)
+
+    def _key(self, name: str) -> str:
+        refuse_name(name)
+        return self._keys.feed_cursor(self._feed, name)
+
+
+def refuse_name(name: str) -> None:
+    """Raises InvalidRequest for what is no name of a cursor: a slash would begin another part of the key."""
+    require(name, str, "name", "a text")
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"{name!r} is no name of a cursor",
+            about="name",
+            remedy="Up to 128 letters, digits, and, but first, any of '-_.'",
+        )
+
+
+def _moved(name: str) -> Conflict:
+    return Conflict(f"cursor {name} has been stored by another since it was got", remedy="Get it again")
+
+
+def _parse(name: str, kv: KeyValue) -> StoredCursor:
+    try:
+        fields = json.loads(kv.value)
+        return StoredCursor(name, Cursor.parse(fields["cursor"]), kv.mod_revision, float(fields["stored_at_s"]))
+    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
+        raise ConfigurationError(
+            f"holds no cursor: {error!r}", field=kv.key, remedy="Delete the key in etcd, and store the cursor again"
+        ) from error

@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.spark.frame import frame_behind
+from iscp.changefeed.model.ulid import Cursor
 from iscp.changefeed.spark.functions import register_functions
-from iscp.changefeed.spark.stream import register_source
+from iscp.changefeed.spark.stream import frame_behind, register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,16 +17,23 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta.log.actions import is_whole, parse_actions
-from iscp.adapters.delta.log.checkpoints import Checkpoints
 from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file, newest_version
-from iscp.adapters.delta.log.next_version import counts
+from iscp.adapters.delta.log.log_writing import Checkpoints, counts
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, Action, commit, with_feature
-from iscp.changefeed.table.feed_schema import ROW, FeedDescription, described, has_times_without_zone
+from iscp.changefeed.table.feed_schema import (
+    ROW,
+    TIMES_WITHOUT_ZONE,
+    Action,
+    FeedDescription,
+    commit,
+    described,
+    has_times_without_zone,
+    with_feature,
+)
 from iscp.core.values.errors import ConfigurationError
-from iscp.ports.tracing import current_trace
+from iscp.ports.system import current_trace
 
 CHECKPOINT_COMMITS = 50
 """Commits from one checkpoint of a feed's log to the next."""

@@ -1,28 +1,124 @@
-"""The columns and properties that make a Delta table a changefeed."""
+"""The columns and properties that make a Delta table a changefeed.
+
+The actions that a feed's commits write to its log (Delta protocol, "Actions").
+
+The columns that a feed has to be given for rows of other columns, and those of its own that these do not have.
+
+The ulids of many rows at once, as columns of Arrow: many millions a second.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
+from deltalake.table import ProtocolVersions
+from deltalake.transaction import AddAction, RemoveAction
 
-from iscp.adapters.delta.log.commits import commit_file
+from iscp import __version__
+from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.delta.storage.files import require_conditional_writes, require_place
 from iscp.adapters.delta.storage.locations import local_path, place
+from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.adapters.delta.storage.table_files import sync
-from iscp.adapters.delta.storage.table_place import require_place
-from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, first_commit
-from iscp.core.values.errors import ConfigurationError, InvalidRequest
+from iscp.changefeed.model.ulid import ALPHABET, TEXT_CHARS, ULID_BYTES, UlidPlace, ulid_text
+from iscp.core.values.errors import ConfigurationError, ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.trace_context import TRACE_KEY, is_sampled
+
+TIMES_WITHOUT_ZONE = "timestampNtz"
+"""The feature that a table needs for them, of its readers and of its writers."""
+
+_FEATURES_READER, _FEATURES_WRITER = 3, 7
+"""Versions from which on a table names its features; a writer's earlier ones imply some."""
+
+_IMPLIED = {
+    "appendOnly": 2,
+    "invariants": 2,
+    "checkConstraints": 3,
+    "changeDataFeed": 4,
+    "generatedColumns": 4,
+}
+"""The versions of writers from which on features are implied, by features."""
+
+_PLAIN = ProtocolVersions(1, 2, None, None)
+
+Action = AddAction | RemoveAction | Mapping[str, Any]
+
+
+def commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int, trace: str = "") -> bytes:
+    """Return the content of a commit file; `numbers` are stored in it by name (`txn`), and a `trace` for who follows
+    it.
+    """
+    removes = any(isinstance(action, RemoveAction) for action in actions)
+    about = {
+        "timestamp": at_ms,
+        "operation": "DELETE" if removes else "WRITE",
+        "operationParameters": {} if removes else {"mode": "Append"},
+        "isBlindAppend": not removes,
+        "engineInfo": f"iscp:{__version__}",
+        COMMIT_ID: commit_id,
+        **({"userMetadata": json.dumps({TRACE_KEY: trace})} if is_sampled(trace) else {}),
+    }
+    txns = ({"appId": app, "version": value, "lastUpdated": at_ms} for app, value in numbers.items())
+    return _lines([{"commitInfo": about}, *({"txn": txn} for txn in txns), *map(_action, actions)])
+
+
+def first_commit(metadata: Mapping[str, Any], times_without_zone: bool, at_ms: int) -> bytes:
+    """Return the commit of a table without rows."""
+    protocol = with_feature(_PLAIN, TIMES_WITHOUT_ZONE) if times_without_zone else _plain_protocol()
+    about = {"timestamp": at_ms, "operation": "CREATE TABLE", "operationParameters": {}}
+    return _lines([{"commitInfo": {**about, "engineInfo": f"iscp:{__version__}"}}, protocol, metadata])
+
+
+def with_feature(now: ProtocolVersions, feature: str) -> Mapping[str, Any]:
+    """Return the protocol with one more feature of readers and writers, and with all that the versions so far imply.
+
+    deltalake leaves those out, and Spark does not open a table with a column that takes no nulls then.
+    """
+    implied = [name for name, since in _IMPLIED.items() if since <= now.min_writer_version < _FEATURES_WRITER]
+    return {
+        "protocol": {
+            "minReaderVersion": _FEATURES_READER,
+            "minWriterVersion": _FEATURES_WRITER,
+            "readerFeatures": sorted({*(now.reader_features or ()), feature}),
+            "writerFeatures": sorted({*(now.writer_features or ()), *implied, feature}),
+        }
+    }
+
+
+def _plain_protocol() -> Mapping[str, Any]:
+    return {"protocol": {"minReaderVersion": _PLAIN.min_reader_version, "minWriterVersion": _PLAIN.min_writer_version}}
+
+
+def _lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
+    return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
+
+
+def _action(action: Action) -> Mapping[str, Any]:
+    if isinstance(action, Mapping):
+        return action
+    about = {
+        "path": action.path,
+        "partitionValues": action.partition_values,
+        "size": action.size,
+        "dataChange": action.data_change,
+    }
+    if isinstance(action, AddAction):
+        return {"add": {**about, "modificationTime": action.modification_time, "stats": action.stats}}
+    return {"remove": {**about, "deletionTimestamp": action.deletion_timestamp, "extendedFileMetadata": True}}
+
 
 FORMAT = 1
 FORMAT_PROPERTY = "iscp.changefeed.format"
@@ -242,3 +338,152 @@ def described(table: DeltaTable) -> FeedDescription:
         row=pa.schema(list(schema.field(ROW).type)),
         key=tuple(json.loads(properties.get(KEY_PROPERTY) or "[]")),
     )
+
+
+def widened(present: pa.Schema, wanted: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    """Return `present` with what `wanted` has beyond it: columns, whatever the case of their names, and fields of
+    nested ones.
+
+    Raises PermanentError for another type; columns of the `key` are given no more fields.
+    """
+    theirs = {each.name.lower(): each for each in wanted}
+    fields = []
+    for field in present:
+        other = theirs.pop(field.name.lower(), field)
+        kind = _holding(field.type, other.type)
+        if kind is None or (kind != field.type and field.name in key):
+            raise PermanentError(
+                f"column {other.name} is of type {other.type} now, the feed has {field.type}",
+                remedy="Bring the type back, or register the job again on another feed",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+        fields.append(field.with_type(kind))
+    return pa.schema([*fields, *[each.with_nullable(True) for each in theirs.values()]])
+
+
+def lost_names(present: pa.Schema, given: pa.Schema) -> tuple[str, ...]:
+    """Return the columns, and the fields of nested ones as paths (`s.y`), that `present` has and `given` does not."""
+    theirs = {each.name.lower(): each.type for each in given}
+    found: list[str] = []
+    for field in present:
+        other = theirs.get(field.name.lower())
+        found += [field.name] if other is None else _lost(field.type, other, field.name)
+    return tuple(found)
+
+
+def _holding(present: pa.DataType, given: pa.DataType) -> pa.DataType | None:
+    """Return the type of the values of both, or None."""
+    if present == given or _takes(present, given):
+        return present
+    if pa.types.is_struct(present) and pa.types.is_struct(given):
+        return _holding_struct(present, given)
+    if pa.types.is_list(present) and pa.types.is_list(given):
+        inner = _holding(present.value_type, given.value_type)
+        return None if inner is None else pa.list_(present.value_field.with_type(inner))
+    if pa.types.is_map(present) and pa.types.is_map(given):
+        key, item = _holding(present.key_type, given.key_type), _holding(present.item_type, given.item_type)
+        return None if key is None or item is None else pa.map_(key, present.item_field.with_type(item))
+    return None
+
+
+def _holding_struct(present: pa.StructType, given: pa.StructType) -> pa.StructType | None:
+    """Fields are taken by their very names: none is another but for its case."""
+    theirs = {each.name: each for each in given}
+    fields = []
+    for field in present:
+        other = theirs.pop(field.name, field)
+        kind = _holding(field.type, other.type)
+        if kind is None:
+            return None
+        fields.append(field.with_type(kind))
+    if {name.lower() for name in theirs} & {field.name.lower() for field in fields}:
+        return None
+    return pa.struct([*fields, *[each.with_nullable(True) for each in theirs.values()]])
+
+
+def _lost(present: pa.DataType, given: pa.DataType, path: str) -> list[str]:
+    if pa.types.is_struct(present) and pa.types.is_struct(given):
+        theirs = {each.name: each.type for each in given}
+        lost = [
+            [f"{path}.{field.name}"]
+            if field.name not in theirs
+            else _lost(field.type, theirs[field.name], f"{path}.{field.name}")
+            for field in present
+        ]
+        return [name for each in lost for name in each]
+    if pa.types.is_list(present) and pa.types.is_list(given):
+        return _lost(present.value_type, given.value_type, f"{path}.element")
+    if pa.types.is_map(present) and pa.types.is_map(given):
+        of_keys = _lost(present.key_type, given.key_type, f"{path}.key")
+        return [*of_keys, *_lost(present.item_type, given.item_type, f"{path}.value")]
+    return []
+
+
+def _takes(present: pa.DataType, given: pa.DataType) -> bool:
+    """Return whether a number of the type `given` can be stored as one of the type `present`."""
+    for kind in (pa.types.is_signed_integer, pa.types.is_floating):
+        if kind(present) and kind(given):
+            return bool(present.bit_width >= given.bit_width)
+    return False
+
+
+ROWS_MAX = 50_000_000
+"""Rows of one append; more are refused, as their texts have to fit into one array of Arrow, whose offsets are of 32
+bits.
+"""
+
+_CHARS = np.frombuffer(ALPHABET.encode(), np.uint8)
+_PAIRS = np.stack([np.repeat(_CHARS, 32), np.tile(_CHARS, 32)], axis=1).reshape(-1).view(np.uint16)
+"""Two characters for ten bits."""
+
+_CHUNK_ROWS = 1 << 14
+"""Rows whose texts are made together: they stay in the processor's cache."""
+
+_TEXT_OF_HIGH = 13
+"""Characters of a text that its first half decides alone; the next has its last bit and four bits of the second."""
+
+
+def ulid_columns(place: UlidPlace, count: int) -> tuple[pa.Array, pa.Array]:
+    """Return the next `count` ulids: their bytes (binary), and their texts (string). Raises InvalidRequest."""
+    if count > ROWS_MAX:
+        raise InvalidRequest(
+            f"{count} rows are more than one append takes", about="rows", remedy=f"Append at most {ROWS_MAX} at a time"
+        )
+    place.after(count)
+    low = np.arange(count, dtype=np.uint64) + np.uint64(place.low & 0xFFFF_FFFF_FFFF_FFFF)
+    return _binary(place, low), _text(place, low)
+
+
+def _binary(place: UlidPlace, low: npt.NDArray[np.uint64]) -> pa.Array:
+    halves = np.empty((len(low), 2), dtype=">u8")
+    halves[:, 0] = place.high
+    halves[:, 1] = low
+    return _array(pa.binary(), halves, ULID_BYTES)
+
+
+def _text(place: UlidPlace, low: npt.NDArray[np.uint64]) -> pa.Array:
+    text = np.empty((len(low), TEXT_CHARS), dtype=np.uint8)
+    text[:, :_TEXT_OF_HIGH] = np.frombuffer(ulid_text(place.ulid())[:_TEXT_OF_HIGH].encode(), np.uint8)
+    for start in range(0, len(low), _CHUNK_ROWS):
+        _end_of_text(place, low[start : start + _CHUNK_ROWS], text[start : start + _CHUNK_ROWS, _TEXT_OF_HIGH:])
+    return _array(pa.string(), text, TEXT_CHARS)
+
+
+def _end_of_text(place: UlidPlace, low: npt.NDArray[np.uint64], text: npt.NDArray[np.uint8]) -> None:
+    text[:, 0] = _CHARS[_bits(low, 60) | np.uint64((place.high & 1) << 4)]
+    pairs = text[:, 1:].view(np.uint16)
+    for pair, shift in enumerate(range(50, -1, -10)):
+        pairs[:, pair] = _PAIRS[_bits(low, shift) & np.uint64(1023)]
+
+
+def _bits(low: npt.NDArray[np.uint64], shift: int) -> npt.NDArray[np.uint64]:
+    """Return these bits of each ulid, or one value for all: as they follow one another, all of a chunk have the same
+    but in their last bits.
+    """
+    first, last = low[:1] >> np.uint64(shift), low[-1:] >> np.uint64(shift)
+    return first if first[0] == last[0] else low >> np.uint64(shift)
+
+
+def _array(of: pa.DataType, values: npt.NDArray[np.generic], width: int) -> pa.Array:
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(of, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])

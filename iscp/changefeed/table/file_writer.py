@@ -24,8 +24,17 @@ from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.model.ulid import UlidPlace, ulid_text
-from iscp.changefeed.table.feed_schema import KEY, NET, OPERATION, ROW, ULID, ULID_TEXT, VERSION, FeedDescription
-from iscp.changefeed.table.ulid_columns import ulid_columns
+from iscp.changefeed.table.feed_schema import (
+    KEY,
+    NET,
+    OPERATION,
+    ROW,
+    ULID,
+    ULID_TEXT,
+    VERSION,
+    FeedDescription,
+    ulid_columns,
+)
 from iscp.core.values.errors import InvalidRequest
 from iscp.ports.system import Clock, Failpoints
 

@@ -2,31 +2,47 @@
 
 The commands use the table and etcd themselves, and call no node. pyarrow and gRPC are loaded where a command needs
 them.
+
+Shows changes of a feed, and the cursors between them, whoever has read them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.changefeed.model.cursor import Cursor
-from iscp.cli.changefeed.shown_changes import show_change, show_cursor
+from iscp.changefeed.model.ulid import Cursor, parse_ulid, ulid_time_ms
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber, anywhere_output
-from iscp.cli.shell.drawing import table
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.terminal import say, table
 from iscp.core.values.errors import InvalidRequest, Unavailable
-from iscp.core.values.json_values import json_value
+from iscp.core.values.untrusted_values import json_value, one_line
 
 if TYPE_CHECKING:
     from iscp.changefeed import Changefeed, Page
+
+
+def show_change(shown: Mapping[str, Any], output: str) -> None:
+    """Show the line of a change: `ulid`, `shard`, `operation`, `row` and so on, as JSON has their values."""
+    if render.show_line(dict(shown), output):
+        return
+    moment = render.moment(ulid_time_ms(parse_ulid(shown["ulid"])) / 1000)
+    what = json.dumps(shown["row"], ensure_ascii=False)
+    say(f"{moment}  {shown['shard']:>4}  {shown['ulid']}  {one_line(shown['operation']):16} {what}")
+
+
+def show_cursor(text: str, output: str) -> None:
+    """Show the cursor to go on from, as what `--from` takes."""
+    if not render.show_line({"cursor": json.loads(text)}, output):
+        say(text)
+
 
 PAGE_ROWS = 1_000
 """Rows that `feed tail` reads at a time; it reads on until the limit."""
@@ -166,7 +182,7 @@ def _require_etcd(etcd: str) -> None:
     """Raises Unavailable: each of a feed's own calls would wait for its time and say it in gRPC's words."""
     from iscp.adapters.etcd.client import EtcdClient
     from iscp.adapters.system.clock import SystemClock
-    from iscp.changefeed.client.connect import settings_of
+    from iscp.changefeed.client.changefeed import settings_of
 
     client = EtcdClient(settings_of(etcd), SystemClock())
     try:

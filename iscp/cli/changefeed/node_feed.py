@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.changefeed.model.cursor import Cursor
-from iscp.cli.changefeed.shown_changes import show_change, show_cursor
+from iscp.changefeed.model.ulid import Cursor
+from iscp.cli.changefeed.changefeed_commands import show_change, show_cursor
 from iscp.cli.shell.arguments import WholeNumber, account_option, invocation, job_arguments
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import options_named
-from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
-from iscp.core.api.api_requests import JobName
-from iscp.core.api.feed_views import CHANGES, ChangePage
+from iscp.core.api.api_requests import CHANGES, ChangePage, JobName
 from iscp.core.values.errors import TemporaryError
 
 if TYPE_CHECKING:

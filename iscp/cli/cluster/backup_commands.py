@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp import __version__
-from iscp.cli.node.home_options import home_options, require_one_home
+from iscp.cli.node.log_command import home_options, require_one_home
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import TARGET, anywhere, invocation
-from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.joblog.backup_manifest import BackupManifest
+    from iscp.adapters.delta.joblog.log_backup import BackupManifest
     from iscp.core.settings.config import NodeConfig
 
 _home = home_options("The directory of `iscp up`.", "A node's configuration, which says where the job log is.")
@@ -46,7 +46,7 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
     The history of iterations is not in it.
     """
     from iscp.adapters.delta.joblog.log_backup import create_backup
-    from iscp.adapters.delta.joblog.log_format import LOG_TABLE
+    from iscp.adapters.delta.joblog.log_opening import LOG_TABLE
 
     uri, _ = _log_of(data, file)
     manifest = create_backup(f"{uri}/{LOG_TABLE}", destination, time.time(), __version__)
@@ -79,9 +79,8 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
     Each job goes on from where its target is. What was requested after the backup is not known: see docs/recovery.md.
     """
-    from iscp.adapters.delta.joblog.log_backup import read_backup
-    from iscp.adapters.delta.joblog.log_format import LOG_TABLE
-    from iscp.adapters.delta.joblog.log_restore import restore_backup, with_paused_jobs
+    from iscp.adapters.delta.joblog.log_backup import read_backup, restore_backup, with_paused_jobs
+    from iscp.adapters.delta.joblog.log_opening import LOG_TABLE
 
     uri, config = _log_of(data, file)
     found = read_backup(source)
@@ -108,7 +107,7 @@ def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | Non
 
     require_one_home(data, file)
     if data is not None:
-        from iscp.cli.node.stopped_cluster import config_of, layout_of
+        from iscp.cli.node.local_cluster import config_of, layout_of
 
         layout = layout_of(data)
         uri, config = str(layout.job_log), config_of(layout)
@@ -130,8 +129,7 @@ def _hold_still(data: Path | None, config: NodeConfig | None) -> Iterator[int]:
 
     Raises ConfigurationError if one runs, Unavailable if nobody can say so.
     """
-    from iscp.cli.node.data_directory import hold_directory
-    from iscp.cli.node.stopped_cluster import layout_of, marks_at, marks_of
+    from iscp.cli.node.local_cluster import hold_directory, layout_of, marks_at, marks_of
 
     if data is not None:
         layout = layout_of(data)

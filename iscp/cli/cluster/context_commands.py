@@ -1,4 +1,7 @@
-"""`iscp-admin context`: clusters by name, in a file of the user's own."""
+"""`iscp-admin context`: clusters by name, in a file of the user's own.
+
+`iscp-admin version`: of this program, and of the nodes that it speaks to.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,12 @@ from dataclasses import asdict, replace
 
 import click
 
+from iscp import __version__
 from iscp.cli.shell import context_file, render
-from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, refuse_bad_endpoint
-from iscp.cli.shell.completion import complete_context
-from iscp.cli.shell.context_file import Context
-from iscp.cli.shell.drawing import pairs, table
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
+from iscp.cli.shell.arguments import anywhere, anywhere_output, complete_context, invocation, refuse_bad_endpoint
+from iscp.cli.shell.context_file import Context, Invocation
+from iscp.cli.shell.terminal import pairs, say, table
+from iscp.core.values.errors import IscpError
 
 _FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
 _name = click.argument("name", metavar="NAME", shell_complete=complete_context)
@@ -98,3 +100,37 @@ def delete(invocation: Invocation, /, name: str) -> None:
     context_file.save_contexts(path, context_file.with_context(contexts, name, None))
     if not render.show({"deleted": True}, invocation.output):
         say(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))
+
+
+@click.command()
+@click.option("--client", "client_alone", is_flag=True, help="Only of this program; no node is called.")
+@invocation
+def version(invocation: Invocation, /, client_alone: bool) -> None:
+    """Show the version of this program and of each node.
+
+    If no node answers, the version of this program is shown all the same, and the exit status is 1.
+    """
+    row: render.Row = {"client": __version__}
+    fault: IscpError | None = None
+    if not client_alone:
+        try:
+            with invocation.client() as client:
+                cluster = client.cluster()
+            row["owner"] = cluster.owner
+            row["nodes"] = [{"id": node.node_id, "version": node.version} for node in cluster.nodes]
+        except IscpError as error:
+            fault = error
+    if not render.show(row, invocation.output):
+        _draw(row)
+    if fault is not None:
+        raise fault
+
+
+def _draw(row: render.Row) -> None:
+    say(f"client {row['client']}")
+    if nodes := row.get("nodes"):
+        say()
+        table(
+            ("NODE", "VERSION"),
+            [(each["id"] + (" *" if each["id"] == row["owner"] else ""), each["version"]) for each in nodes],
+        )

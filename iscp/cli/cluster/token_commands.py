@@ -1,22 +1,32 @@
-"""`iscp-admin token`: tokens by which clients are known."""
+"""`iscp-admin token`: tokens by which clients are known.
+
+`iscp-admin audit`: who changed what.
+
+`iscp-admin token bootstrap`: the first token of a cluster, made beside etcd, as nobody is known who could make it by
+a node.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from iscp.cli.node.log_command import config_option
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, anywhere, invocation
-from iscp.cli.shell.completion import ACCOUNT
-from iscp.cli.shell.drawing import table
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
+from iscp.cli.shell.arguments import ACCOUNT, DURATION, LIMIT, anywhere, anywhere_output, invocation
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.terminal import say, table
 from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.core.access.access_token import TokenRecord
+    from iscp.core.access.authorization import TokenRecord
+
 
 TTL_DEFAULT = "90d"
 """The time that a token is valid if `--ttl` does not say it."""
@@ -82,7 +92,7 @@ def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
 
     ID may be the token itself, of which nothing else is sent or shown.
     """
-    from iscp.core.access.access_token import id_of
+    from iscp.core.access.authorization import id_of
 
     token_id = id_of(token_id) or token_id
     with invocation.client() as client:
@@ -107,3 +117,76 @@ def token_row(record: TokenRecord) -> dict[str, Any]:
 
 def _state(record: TokenRecord) -> str:
     return "ready" if time.time() < record.expires_at_s else "ended"
+
+
+@click.command()
+@click.option("--account", type=ACCOUNT, metavar="A", default="", help="The tenant.  [default: the caller's, or all]")
+@click.option("--since", "since_s", type=DURATION, default=None, help="Only calls of so long until now, as 2h.")
+@click.option("--method", metavar="M", default="", help="Only calls of this method, as Register.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, metavar="N", help="The newest N calls.")
+@invocation
+def audit(invocation: Invocation, /, account: str, since_s: float | None, method: str, limit: int) -> None:
+    """Show calls that changed something, newest first: who made them, from where, and how they ended.
+
+    Admins see those of their account; those of the cluster-wide account see all.
+    """
+    since_at_s = 0.0 if since_s is None else max(0.0, time.time() - since_s)
+    with invocation.client() as client:
+        entries = client.access.audit(account=account, since_s=since_at_s, method=method, limit=limit)
+    if render.show([asdict(entry) for entry in entries], invocation.output):
+        return
+    columns = ("AT", "ACCOUNT", "CALLER", "ROLE", "METHOD", "RESULT", "WHAT", "BY", "FROM", "NODE", "REQUEST")
+    rows = [
+        (
+            *(render.moment(each.at_s), each.account, f"{each.caller_account}/{each.caller}", each.caller_role),
+            *(each.method.rpartition("/")[2], each.result, each.what, each.known_by, each.peer, each.node_id),
+            each.request_id,
+        )
+        for each in entries
+    ]
+    table(columns, rows, spare=("REQUEST", "NODE", "FROM", "BY", "WHAT", "ROLE"), wide=invocation.wide)
+
+
+@click.command()
+@config_option("A node's configuration; ISCP_* variables win over it.", exists=True)
+@click.option("--ttl", "ttl_s", type=DURATION, default="1d", show_default=True, help="How long it is valid.")
+@anywhere_output
+def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> None:
+    """Print the first token, of an admin of the cluster-wide account, kept in etcd with the rights of a node.
+
+    It is for machines that reach etcd, and calls no node.
+    """
+    import secrets
+
+    from iscp.adapters.etcd.client import EtcdClient
+    from iscp.adapters.etcd.keys import EtcdSettings, Keys
+    from iscp.adapters.etcd.watched_keys import EtcdTokens
+    from iscp.adapters.system.clock import SystemClock
+    from iscp.bootstrap.configuration.settings import load_settings
+    from iscp.runtime.access.known_callers import create_token
+
+    try:
+        config, clock = load_settings(file, os.environ), SystemClock()
+    except ConfigurationError as error:
+        if error.field:
+            raise
+        remedy = "Give the configuration of a node by --config, or its variables"  # several settings are wrong
+        raise ConfigurationError(error.message, about="--config", remedy=remedy) from error
+    account = config.security.cluster_account
+    with EtcdClient(EtcdSettings.of(config.etcd), clock) as etcd:
+        store = EtcdTokens(etcd, Keys(config.etcd_prefix), account)
+        token, record = create_token(
+            store, account, Role.ADMIN, ttl_s, "made by iscp-admin token bootstrap", "", clock, secrets.token_hex
+        )
+    if render.show({"token": token, **token_row(record)}, invocation.output):
+        return
+    say(f"{record.token_id} is {record.role} of {account}; revoke it once there are others", err=True)
+    say(token)
+
+
+@click.group("token", hidden=True)
+def node_token() -> None:
+    """Make the first token of a cluster, as `iscp-admin token bootstrap` does, which was here before."""
+
+
+node_token.add_command(bootstrap)

@@ -1,33 +1,161 @@
-"""`iscp demo`: starts a cluster of its own, replays the year against it, and checks what came of it."""
+"""`iscp demo`: starts a cluster of its own, replays the year against it, and checks what came of it.
+
+Kills nodes while the demo runs, the owner in its turn: whoever runs them starts them again.
+
+Show the demo while it runs and at its end.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import variable
-from iscp.cli.demo import flights
-from iscp.cli.demo.chaos import Chaos
-from iscp.cli.demo.flights import Day
+from iscp.cli.demo import lake
 from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
-from iscp.cli.demo.lake import Sources, version
-from iscp.cli.demo.manual import SEARCHES
+from iscp.cli.demo.lake import SEARCHES, Day, Search, Sources, version
 from iscp.cli.demo.replay import Follower
-from iscp.cli.demo.view import View, result_table
-from iscp.cli.node.launch import start_up
+from iscp.cli.node.up import start_up
 from iscp.cli.shell import render
-from iscp.cli.shell.drawing import console_of, print_on
+from iscp.cli.shell.terminal import console_of, grid, plain, print_on
 from iscp.client.admin_client import Client
-from iscp.core.api.api_views import JobView
+from iscp.core.api.api_requests import SearchAnswer
+from iscp.core.api.api_views import ClusterView, JobView, NodeView
 from iscp.core.values.errors import IscpError, TemporaryError
 from iscp.index.search.search_library import search
+
+EVERY_S = 5.0
+READY_MIN = 2
+"""Nodes that have to be ready before one is killed: something has to go on."""
+OWNER_EVERY = 3
+"""One kill of so many is the owner's, from the second on."""
+
+
+class Chaos:
+    """A thread that kills with SIGKILL; `kills` are those so far, by the nodes' names."""
+
+    def __init__(self, endpoint: str, draw: random.Random) -> None:
+        self.kills: list[str] = []
+        self._endpoint = endpoint
+        self._draw = draw
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo-chaos", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with Client(self._endpoint, timeout_s=EVERY_S) as client:
+            while not self._ended.wait(EVERY_S):
+                with suppress(IscpError):  # it is not known who is there: nobody is killed
+                    self._kill(client.cluster())
+
+    def _kill(self, cluster: ClusterView) -> None:
+        ready = [node for node in cluster.nodes if node.state == "ready"]
+        victim = self._victim(ready, cluster.owner) if len(ready) >= READY_MIN else None
+        if victim is not None:
+            with suppress(ProcessLookupError):
+                os.kill(victim.pid, signal.SIGKILL)
+                self.kills.append(f"{victim.node_id} (owner)" if victim.node_id == cluster.owner else victim.node_id)
+
+    def _victim(self, ready: Sequence[NodeView], owner: str) -> NodeView | None:
+        owners = [node for node in ready if node.node_id == owner]
+        if owners and len(self.kills) % OWNER_EVERY == 1:
+            return owners[0]
+        return self._draw.choice([node for node in ready if node.node_id != owner] or owners or [None])
+
+
+_PER_S = 4
+_SHOWN = 90
+"""Characters of a text that is found."""
+_PLAIN_EVERY = 10
+"""Without a terminal there is a line for so many days, instead of a picture."""
+
+
+@dataclass(slots=True)
+class View:
+    """The progress of the replay."""
+
+    console: Console
+    days: int
+    phase: str = "starting etcd and a node"
+    done: int = 0
+    date: str = ""
+    jobs: Mapping[str, JobView] = field(default_factory=dict)
+
+    def say(self, phase: str) -> None:
+        self.phase = phase
+        if not self.console.is_terminal:
+            print_on(self.console, phase)
+
+    def day(self, number: int, date: str, jobs: Sequence[JobView]) -> None:
+        self.done, self.date = number, date
+        self.jobs = {each.name: each for each in jobs}
+        if not self.console.is_terminal and (number % _PLAIN_EVERY == 0 or number == self.days):
+            lags = ", ".join(f"{each.name} {render.lag(each)}" for each in jobs)
+            print_on(self.console, f"{date}  {number}/{self.days}  lag: {lags}")
+
+    def show_search(self, search: Search, when: str, answer: SearchAnswer) -> None:
+        """Show what a search has found."""
+        print_on(self.console, f"search {when}, version {answer.version}: {search.text}")
+        for hit in answer.hits:
+            text = str(hit.columns["body"])
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+            print_on(self.console, f"  {hit.score:6.3f}  {hit.columns['topic']}: {shown}")
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(get_renderable=self._picture, console=self.console, refresh_per_second=_PER_S, transient=True):
+            yield
+
+    def _picture(self) -> RenderableType:
+        head = plain(f"{self.phase}   {self.date}  day {self.done} of {self.days}")
+        numbers = ("applied", "newest", "iterations", "lag")
+        table = grid(("job", "state", *numbers), right=numbers)
+        for each in self.jobs.values():
+            versions = each.applied_version, each.source_version, each.seq
+            table.add_row(*map(plain, (each.name, each.condition, *versions, render.lag(each))))
+        bar = ProgressBar(total=self.days, completed=self.done, width=60)
+        return Group(head, Padding(bar, 0), table)  # a bar alone ends no line
+
+
+def _lag(lag_s: float | None) -> str:
+    return "–" if lag_s is None else f"{lag_s:.1f} s"
+
+
+def result_table(results: Sequence[JobResult]) -> Table:
+    numbers = ("rows", "iterations", "lag p50", "lag p95")
+    title = "What was derived, against a recomputation from the source"
+    table = grid(("job", *numbers, "equal"), right=numbers, title=title)
+    for each in results:
+        equal = plain("yes", "green") if each.equal else plain(f"no: {each.differences:,} rows differ", "red")
+        cells = (each.name, f"{each.rows:,}", each.iterations, _lag(each.lag_p50_s), _lag(each.lag_p95_s))
+        table.add_row(*map(plain, cells), equal)
+    return table
+
 
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""
@@ -90,7 +218,7 @@ def play(root: Path, client: Client, view: View, meanwhile: AbstractContextManag
 
     `meanwhile` is entered while the days are replayed.
     """
-    year = flights.load(view.days)
+    year = lake.load(view.days)
     sources = Sources(root / "lake", year)
     derived = root / "lake" / "derived"
     derived.mkdir(exist_ok=True)

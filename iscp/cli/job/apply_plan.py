@@ -12,9 +12,9 @@ from typing import Any
 
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import Action, CheckedJob, JobView
-from iscp.core.run.wanted import Wanted
-from iscp.core.spec.spec_fields import CONSUMER_FIELDS, PATHS, SET, differing_fields, flatten, nest, set_of, with_set
-from iscp.core.spec.view_fields import view_of
+from iscp.core.run.run_plan import Wanted
+from iscp.core.spec.spec import CONSUMER_FIELDS, PATHS, SET, differing_fields, flatten, nest, set_of, with_set
+from iscp.core.spec.spec_parsing import view_of
 from iscp.core.values.errors import InvalidRequest, PermanentError, TableNotFound
 
 DELETE = "delete"

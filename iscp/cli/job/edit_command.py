@@ -1,4 +1,7 @@
-"""`iscp-admin job edit`: a job as a file says it, in the user's editor, and applied when that is closed."""
+"""`iscp-admin job edit`: a job as a file says it, in the user's editor, and applied when that is closed.
+
+`iscp-admin export`: jobs as files say them.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iscp.cli.shell.arguments import absolute_table, account_option, invocation, job_arguments
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say, yaml_text
+from iscp.cli.job.change_commands import MATCHES_MAX
+from iscp.cli.shell.arguments import (
+    absolute_table,
+    account_option,
+    invocation,
+    job_arguments,
+    jobs_arguments,
+    matching,
+    of_account,
+)
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.terminal import json_text, say, yaml_text
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec_fields import flatten
+from iscp.core.spec.spec import flatten
 from iscp.core.values.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
     from iscp.core.api.api_views import JobView
+
 
 HEAD = """\
 # The job is changed as this file says once it is stored and the editor is closed; a file that is left as it is changes
@@ -43,7 +56,7 @@ def edit(invocation: Invocation, /, table: str, name: str, account: str, dry_run
     a target is rebuilt only once that is confirmed. A text that was refused is kept, and the command names its file.
     """
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
-    from iscp.core.run.wanted import Wanted
+    from iscp.core.run.run_plan import Wanted
 
     with invocation.client() as client:
         job = client.status(table, name, account=account)
@@ -126,3 +139,20 @@ def _refuse_if_changed_meanwhile(client: Client, job: JobView) -> None:
         raise Conflict(
             f"{job.name} on {job.table} was changed by somebody else meanwhile", about="N", remedy="Edit it again"
         )
+
+
+@click.command()
+@jobs_arguments
+@of_account
+@invocation
+def export(invocation: Invocation, /, tables: str, names: str, account: str) -> None:
+    """Print jobs as a file that `apply` takes; T and N may be patterns, as 'sales.*'."""
+    from iscp.cli.job.job_file import entry_of
+
+    with invocation.client() as client:
+        jobs = client.jobs(**matching(tables, names), account=account, limit=MATCHES_MAX)
+    entries = [entry_of(job) for job in sorted(jobs, key=lambda job: (job.account, job.table, job.name))]
+    say(
+        json_text(entries, indent=2) if invocation.output == "json" else yaml_text(entries),
+        nl=invocation.output == "json",
+    )

@@ -1,44 +1,94 @@
-"""`iscp-admin job …`."""
+"""`iscp-admin job …`.
+
+`--sort-by`: jobs in the order of a field that `-o json` shows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from iscp.cli.job.bulk import MATCHES_MAX
-from iscp.cli.job.change_commands import pause, resume, resync, unregister, update
-from iscp.cli.job.check_command import check
-from iscp.cli.job.describe_command import describe
+from iscp.cli.job.change_commands import MATCHES_MAX, pause, resume, resync, unregister, update
 from iscp.cli.job.edit_command import edit
-from iscp.cli.job.history_command import history
-from iscp.cli.job.job_order import Order, SortType, sorted_jobs
 from iscp.cli.job.register_command import register
-from iscp.cli.job.verify_command import verify
+from iscp.cli.job.status_commands import check, describe, history, verify
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import (
     LIMIT,
     TABLE,
     VERSION,
+    Step,
     WholeNumber,
     account_option,
     anywhere,
+    beginning,
     invocation,
     job_arguments,
     jobs_arguments,
     matching,
     of_account,
+    parse_path,
     timeout_option,
+    values_at,
 )
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.left_out_lines import show_left_out
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.render import show_left_out
+from iscp.cli.shell.root_group import watched
 from iscp.cli.shell.terminal import say
-from iscp.cli.shell.watch_option import watched
 from iscp.core.api.api_requests import JobFilter
-from iscp.core.job.job_row import JobCondition, JobState, Reason
-from iscp.core.job.name_patterns import is_pattern
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason
+from iscp.core.job.registration_id import is_pattern
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """An order by the value at `path` in a job's row, the greatest first if `descending`."""
+
+    path: tuple[Step, ...]
+    descending: bool
+
+
+class SortType(click.ParamType):  # type: ignore[type-arg]
+    name = "field"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Order:
+        if isinstance(value, Order):
+            return value
+        try:
+            return Order(parse_path(value.removeprefix("-")), value.startswith("-"))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [each.name for each in dataclasses.fields(JobView)]
+        names += [f"status.{each.name}" for each in dataclasses.fields(JobStatus)]
+        return beginning(incomplete, names)
+
+
+def sorted_jobs(jobs: Sequence[JobView], order: Order) -> list[JobView]:
+    """Return the jobs in order; those without a value there come last. Raises click.UsageError if no job has one."""
+    keyed = [(job, _value(job, order)) for job in jobs]
+    known = [(job, value) for job, value in keyed if value is not None]
+    if jobs and not known:
+        raise click.UsageError("--sort-by: no job has such a field; see `iscp-admin job list -o json`")
+    # Numbers before texts, if a field of specs holds both.
+    known.sort(key=lambda each: (isinstance(each[1], str), each[1]), reverse=order.descending)
+    return [job for job, _ in known] + [job for job, value in keyed if value is None]
+
+
+def _value(job: JobView, order: Order) -> float | str | None:
+    try:
+        found = values_at(render.job_row(job), order.path)
+    except LookupError:
+        return None
+    value = found[0] if len(found) == 1 else None
+    return value if isinstance(value, (int, float, str)) else None
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,19 +14,18 @@ from typing import IO, Any
 
 import yaml
 
-from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
-from iscp.cli.job.json_schema import NAMING, TAGS
+from iscp.adapters.tls.tls_files import REGISTRATIONS_MAX
+from iscp.cli.job.explain_command import NAMING
 from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
-from iscp.core.run.wanted import TAGS_MAX, Wanted
-from iscp.core.spec.spec_fields import DURATIONS, PATHS, SET, flat_name, flatten, to_spec_json
-from iscp.core.spec.spec_parsing import check_set, spec_faults, unknown_field
-from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
-from iscp.core.values.argument_checks import Refusals
+from iscp.core.run.run_plan import Wanted
+from iscp.core.spec.spec import DURATIONS, PATHS, SET, flat_name, flatten, to_spec_json
+from iscp.core.spec.spec_parsing import REFRESH_POLICIES, VIEW_KIND, check_set, spec_faults, unknown_field
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.core.values.untrusted_values import Refusals
 
 _FLAT = set(PATHS)
 _PLAIN = "Use texts, numbers, lists and mappings, none of which holds itself"
@@ -150,7 +149,7 @@ def _wanted(entry: Any, path: str) -> Wanted:
     if not isinstance(entry, dict):
         raise InvalidRequest("must be a mapping", field=path, remedy="Write fields as in `table: /data/orders`")
     refusals = Refusals()
-    known = NAMING.keys() | ({"spec"} if "spec" in entry else _FLAT)
+    known = NAMING.keys() | ({"spec", "tags"} if "spec" in entry else _FLAT)
     for name in entry:
         if name not in known:
             refusals.add(unknown_field(name, path, known))
@@ -158,21 +157,22 @@ def _wanted(entry: Any, path: str) -> Wanted:
     for name in texts:
         with refusals.collect():
             texts[name] = _text(entry, name, path, required=name != "account")
-    tags: tuple[str, ...] = ()
-    with refusals.collect():
-        tags = _tags(entry, path)
     spec = _spec(entry, path, known, refusals)
     refusals.raise_all()
     job = JobName(absolute_table(texts["table"]), texts["name"], texts["account"] or DEFAULT_ACCOUNT)
-    return Wanted(RegisterRequest(job, spec), path, tags=tags)
+    return Wanted(RegisterRequest(job, spec), path)
 
 
 def _spec(entry: dict[str, Any], path: str, known: set[str], refusals: Refusals) -> str:
     """Return the job_spec of an entry, or note in `refusals` what is wrong with it."""
+    tags = [entry["tags"]] if isinstance(entry.get("tags"), str) else entry.get("tags")
     if "spec" in entry:
-        return _whole_spec(entry["spec"], path, refusals)
+        spec = entry["spec"]
+        return _whole_spec(
+            {**spec, "tags": tags} if tags is not None and isinstance(spec, dict) else spec, path, refusals
+        )
     fields = {name: value for name, value in entry.items() if name in known - NAMING.keys()}
-    fields["consumer"] = fields.get("consumer") or _CONSUMER_DEFAULT
+    fields |= {"consumer": fields.get("consumer") or _CONSUMER_DEFAULT, "tags": tags}
     with refusals.collect():
         # Some consumers can do without one; those that cannot say so.
         fields["target"] = absolute_target(
@@ -247,19 +247,6 @@ def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False
     if not isinstance(value, str):
         raise InvalidRequest("must be a text", field=f"{path}.{name}", remedy=f'Quote it: "{value}"')
     return value
-
-
-def _tags(entry: dict[str, Any], path: str) -> tuple[str, ...]:
-    """Return the names by which `iscp run --select tag:…` chooses the job; a cluster stores none of them."""
-    value = entry.get(TAGS)
-    if value is None:
-        return ()
-    tags = [value] if isinstance(value, str) else value
-    if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
-        raise InvalidRequest("must be a list of texts", field=f"{path}.{TAGS}", remedy="Write `tags: [nightly]`")
-    if len(tags) > TAGS_MAX:
-        raise InvalidRequest(f"has more than {TAGS_MAX} tags", field=f"{path}.{TAGS}", remedy="Leave some out")
-    return tuple(tags)
 
 
 def _duration_s(entry: dict[str, Any], name: str, path: str) -> Any:

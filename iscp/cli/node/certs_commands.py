@@ -9,7 +9,7 @@ import click
 
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output
-from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say
 
 DAYS_MAX = 36_500

@@ -1,22 +1,47 @@
-"""The commands `iscp log`: what a person does to a job log that no owner can begin with, or after an upgrade."""
+"""The commands `iscp log`: what a person does to a job log that no owner can begin with, or after an upgrade.
+
+The options by which commands that work at the storage itself, beside or without nodes, find a cluster's job log.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.cli.node.home_options import home_options, require_one_home
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere_output
-from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.adapters.etcd.log_marks import EtcdLogMarks
+    from iscp.adapters.etcd.owner_keys import EtcdLogMarks
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_option(about: str, *, exists: bool = False) -> Callable[[F], F]:
+    """Return the option --config, as `file`, which has to be there if `exists`."""
+    path = click.Path(dir_okay=False, exists=exists, path_type=Path)
+    return click.option("--config", "file", type=path, metavar="FILE", help=about)
+
+
+def home_options(data: str, config: str) -> Callable[[F], F]:
+    """Return --data and --config, of which a command needs one (`require_one_home`), with what their help says."""
+    path = click.Path(file_okay=False, exists=True, path_type=Path)
+    data_option = click.option("--data", type=path, metavar="DIR", help=data)
+    return lambda command: data_option(config_option(config)(command))
+
+
+def require_one_home(data: Path | None, file: Path | None) -> None:
+    """Raises click.UsageError unless exactly one of both is given."""
+    if (data is None) == (file is None):
+        raise click.UsageError("give either --data or --config")
 
 
 @click.group()
@@ -39,8 +64,7 @@ def repair(invocation: Invocation, /, data: Path | None, file: Path | None) -> N
     """
     from iscp.adapters.delta.storage.s3_settings import enter_s3
     from iscp.bootstrap.configuration.settings import load_settings
-    from iscp.cli.node.data_directory import hold_directory
-    from iscp.cli.node.stopped_cluster import layout_of, marks_at, marks_of
+    from iscp.cli.node.local_cluster import hold_directory, layout_of, marks_at, marks_of
 
     require_one_home(data, file)
     if data is not None:
@@ -64,12 +88,11 @@ def upgrade(invocation: Invocation, /, data: Path | None, file: Path | None) -> 
 
     Until then it stays of the format before, which nodes of both releases read and write.
     """
-    from iscp.adapters.delta.joblog.log_format import upgrade_job_log
+    from iscp.adapters.delta.joblog.log_opening import upgrade_job_log
     from iscp.adapters.delta.joblog.log_schema import FORMAT
     from iscp.adapters.delta.storage.s3_settings import enter_s3
     from iscp.bootstrap.configuration.settings import load_settings
-    from iscp.cli.node.data_directory import hold_directory
-    from iscp.cli.node.stopped_cluster import layout_of, refuse_earlier_nodes
+    from iscp.cli.node.local_cluster import hold_directory, layout_of, refuse_earlier_nodes
 
     require_one_home(data, file)
     if data is not None:

@@ -6,8 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from iscp.adapters.telemetry.log_ring import LogRing
-from iscp.adapters.telemetry.logging import configure_logging, log_uncaught
+from iscp.adapters.telemetry.log_ring import LogRing, configure_logging, log_uncaught
 from iscp.bootstrap.configuration.settings import check_files, load_settings
 
 
@@ -18,6 +17,6 @@ def run(file: Path | None) -> int:
     configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
     log_uncaught()
     # The rest is loaded only for a configuration that is valid.
-    from iscp.bootstrap.run import run_node
+    from iscp.bootstrap.compose import run_node
 
     return run_node(config, ring)

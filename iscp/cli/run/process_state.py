@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from iscp.adapters.telemetry.logging import configure_logging
-from iscp.cli.shell.signal_answers import restore_answers
-from iscp.core.settings.config import LogFormat, LogLevel
+from iscp.adapters.telemetry.log_ring import configure_logging
+from iscp.cli.shell.program_end import restore_answers
+from iscp.core.settings.config import LogFormat
+from iscp.core.values.untrusted_values import LogLevel
 
 _WARNS = "iscp.adapters.delta.spark.java"
 """The logger that is heard of warnings too: they say which Java of the user is passed over, and no result does."""

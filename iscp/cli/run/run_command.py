@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.cli.node.home_options import config_option
+from iscp.cli.node.log_command import config_option
 from iscp.cli.shell.arguments import TARGET, ListenType, WholeNumber, account_option, anywhere_output
-from iscp.cli.shell.error_words import show_error
-from iscp.cli.shell.exit_status import ExitStatus
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.signal_answers import answer_first_signal, end_at_once
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.error_words import ExitStatus, show_error
+from iscp.cli.shell.program_end import answer_first_signal, end_at_once
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
 from iscp.core.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from iscp.bootstrap.local.local_engine import LocalEngine
     from iscp.core.run.run_plan import RunPlan
     from iscp.core.run.run_result import RunResult
-    from iscp.runtime.local.job_registrar import RunOrders
-    from iscp.runtime.local.local_run import LocalRun, RequestedJob
+    from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunOrders
     from iscp.runtime.local.local_watch import LocalWatch
 
 PAGE_ANYWHERE = "127.0.0.1:0"
@@ -109,12 +107,11 @@ def _run(
     account: str,
 ) -> int:
     with end_at_once():
-        from iscp.bootstrap.local.local_engine import LocalEngine
-        from iscp.bootstrap.local.local_settings import local_settings
+        from iscp.bootstrap.local.local_engine import LocalEngine, local_settings
         from iscp.cli.run.run_output import show_forecasts
         from iscp.cli.view.definition_files import read_definitions
-        from iscp.core.run.job_selection import JobSelection
-        from iscp.runtime.local.job_registrar import RunOrders
+        from iscp.core.run.run_plan import JobSelection
+        from iscp.runtime.local.local_run import RunOrders
 
     if watch and (dry_run or fail_fast):
         raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from iscp.cli.shell.terminal import json_text, say
-from iscp.core.run.run_forecast import Forecast, JobForecast
-from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult
 from iscp.core.values.untrusted_values import printable
 from iscp.runtime.local.local_run import RequestedJob, RunListener
 

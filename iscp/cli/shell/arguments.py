@@ -1,25 +1,187 @@
 """Parse what users type: durations, tables, column lists, and the options that stand anywhere on the line.
 
 Nothing here imports gRPC: `--help` is to be there at once.
+
+Paths into an answer, as kubectl's jsonpath has them: `.status.error_code`, `{.nodes[0].id}`, `[*].name`.
+
+Fields, indexes and `[*]` only. A field of a list is that of each of its items, and `.items` of a list is the list, so
+that paths for Kubernetes' lists fit these. Filters, slices, ranges and functions are not known.
+
+Complete in a shell: tables, jobs, nodes and accounts as the cluster knows them, contexts, formats and fields.
+
+A shell waits meanwhile, and shows nothing but what it is given: names that cannot be found in time are no error, and
+are not completed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
-from iscp.cli.shell.completion import ACCOUNT, JOB_NAME, NODE, ask_cluster, beginning, complete_context, tables_of
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.json_path import parse_path
-from iscp.core.job.name_patterns import is_pattern
-from iscp.core.values.argument_checks import SECONDS_MAX
-from iscp.core.values.errors import ConfigurationError
+from iscp.cli.shell.context_file import Invocation
+from iscp.core.job.registration_id import is_pattern
+from iscp.core.values.errors import ConfigurationError, IscpError
 from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.core.values.untrusted_values import SECONDS_MAX
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+
+COMPLETION_TIMEOUT_S = 1.0
+"""Seconds that a shell waits for the cluster's names while it completes a word; then it completes none of them."""
+
+COMPLETION_JOBS_MAX = 1_000
+"""Jobs that are looked at to complete a word; names of others are not completed."""
+
+Query = Callable[["Client", click.Context], Iterable[str]]
+
+
+def script(shell: str, command: click.Command, program: str) -> str:
+    """Return what makes a shell complete `program`. Raises click.UsageError for a shell that is not known."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"{shell} cannot be completed")
+    return str(kind(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE").source())
+
+
+def beginning(incomplete: str, values: Iterable[str]) -> list[CompletionItem]:
+    """Return the values that begin so, and that a shell would show as they are."""
+    shown = (value for value in sorted(set(values)) if value.isprintable())
+    return [CompletionItem(value) for value in shown if value.startswith(incomplete)]
+
+
+class ClusterNameType(click.ParamType):  # type: ignore[type-arg]
+    """A text, completed by what the cluster answers."""
+
+    def __init__(self, name: str, query: Query) -> None:
+        self.name = name
+        self._query = query
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return beginning(incomplete, ask_cluster(ctx, self._query))
+
+
+def ask_cluster(ctx: click.Context, query: Query) -> list[str]:
+    """Return what the cluster answers; nothing if it does not answer in time."""
+    from iscp.client.admin_client import Client
+
+    try:
+        chosen = ctx.ensure_object(Invocation).chosen().context
+        with Client(chosen.endpoint, timeout_s=COMPLETION_TIMEOUT_S, tls=chosen.tls()) as client:
+            return list(query(client, ctx))
+    except (IscpError, OSError):
+        return []
+
+
+def tables_of(client: Client, ctx: click.Context) -> Iterable[str]:
+    return (job.table for job in client.jobs(limit=COMPLETION_JOBS_MAX))
+
+
+def _jobs_of(client: Client, ctx: click.Context) -> Iterable[str]:
+    """Return the names of the jobs of the table that is on the line already."""
+    from iscp.core.job.registration_id import is_pattern
+
+    table = ctx.params.get("table") or ctx.params.get("tables") or "*"
+    on: dict[str, Any] = {"table_pattern": table} if is_pattern(table) else {"table": table}
+    return (job.name for job in client.jobs(**on, limit=COMPLETION_JOBS_MAX))
+
+
+def _views_of(client: Client, ctx: click.Context) -> Iterable[str]:
+    return (job.name for job in client.views())
+
+
+def _nodes_of(client: Client, ctx: click.Context) -> Iterable[str]:
+    return (node.node_id for node in client.cluster().nodes)
+
+
+def _accounts_of(client: Client, ctx: click.Context) -> Iterable[str]:
+    return (job.account for job in client.jobs(limit=COMPLETION_JOBS_MAX))
+
+
+def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the contexts of the user's file."""
+    from iscp.cli.shell.context_file import config_path, load_contexts
+
+    try:
+        return beginning(incomplete, load_contexts(config_path()).known)
+    except IscpError:
+        return []
+
+
+JOB_NAME, VIEW_NAME, NODE, ACCOUNT = (
+    ClusterNameType("name", _jobs_of),
+    ClusterNameType("view", _views_of),
+    ClusterNameType("node", _nodes_of),
+    ClusterNameType("account", _accounts_of),
+)
+
+
+_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(?:(-?\d+)|(\*)|'([^']+)'|\"([^\"]+)\")\]")
+
+Step = str | int | None
+"""A field, an index, or all items (None)."""
+
+
+def parse_path(text: str) -> tuple[Step, ...]:
+    """Raises ValueError, which says what is wrong and what would be right."""
+    path = text.strip()
+    if path.startswith("{") and path.endswith("}"):
+        path = path[1:-1].strip()
+    path = path.removeprefix("$").removeprefix("@")
+    if path and path[0] not in ".[":
+        path = f".{path}"
+    steps: list[Step] = []
+    at = 0
+    while at < len(path):
+        found = _STEP.match(path, at)
+        if found is None:
+            raise ValueError(f"{text!r} is not a path: give fields, indexes and [*], as in .status.rows or [*].name")
+        field, index, every, *quoted = found.groups()
+        steps.append(None if every else int(index) if index else field or quoted[0] or quoted[1])
+        at = found.end()
+    if not steps:
+        raise ValueError(f"{text!r} is an empty path: give fields, indexes and [*], as in .status.rows or [*].name")
+    return tuple(steps)
+
+
+def values_at(value: Any, path: tuple[Step, ...]) -> list[Any]:
+    """Return what lies there, in order. Raises LookupError for a field that is not there, which says which are."""
+    found = [value]
+    for step in path:
+        found = [each for one in found for each in _values_of(one, step)]
+    return found
+
+
+def _values_of(value: Any, step: Step) -> list[Any]:
+    if isinstance(value, list):
+        return _values_of_list(value, step)
+    if isinstance(value, dict) and isinstance(step, str):
+        if step not in value:
+            raise LookupError(f"there is no field {step!r}; there are {', '.join(map(str, value)) or 'none'}")
+        return [value[step]]
+    if isinstance(value, dict) and step is None:
+        return list(value.values())
+    raise LookupError(f"{'[*]' if step is None else repr(step)} names a part of {value!r}, which has no parts")
+
+
+def _values_of_list(value: list[Any], step: Step) -> list[Any]:
+    match step:
+        case None | "items":
+            return value if step is None else [value]
+        case int():
+            return value[step : step + 1 or None]
+        case str():
+            return [each for one in value for each in _values_of(one, step)]
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,7 +266,7 @@ class ListenType(click.ParamType):  # type: ignore[type-arg]
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from iscp.adapters.tls.endpoint import split_address
+        from iscp.adapters.tls.tls_files import split_address
 
         try:
             split_address(value)
@@ -198,7 +360,7 @@ TARGET = TargetType()
 
 def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Raises click.BadParameter unless each address is HOST:PORT."""
-    from iscp.adapters.tls.endpoint import split_addresses
+    from iscp.adapters.tls.tls_files import split_addresses
 
     try:
         if value is not None:

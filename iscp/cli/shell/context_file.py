@@ -7,6 +7,8 @@ current = "lake"
 endpoint = "10.0.0.1:7430,10.0.0.2:7430"
 ca_file = "/etc/lake/ca.pem"
 ```
+
+The options of the whole command line: the cluster, the form of the output, how long a request may take.
 """
 
 from __future__ import annotations
@@ -14,18 +16,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.system.file_replace import replace_file
-from iscp.adapters.system.toml_file import read_toml
-from iscp.adapters.tls.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, endpoint_or_default
+from iscp.adapters.system.small_files import read_toml, replace_file
+from iscp.adapters.tls.tls_files import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, endpoint_or_default
+from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from iscp.adapters.tls.tls_files import TlsFiles
+    from iscp.client.admin_client import Client
+    from iscp.core.values.errors import IscpError
+
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REPAIR = "Correct the file, or remove it"
@@ -191,3 +197,52 @@ def with_context(contexts: Contexts, name: str, context: Context | None) -> Cont
     if context is not None:
         return replace(contexts, known={**known, name: check_context(name, context)})
     return Contexts("" if contexts.current == name else contexts.current, known)
+
+
+REQUEST_TIMEOUT_S = 30.0
+"""Seconds that a command calls nodes for an answer if --request-timeout does not say it; then it fails."""
+
+
+@dataclass(slots=True)
+class Invocation:
+    """The options that may stand anywhere on the line; one further right wins."""
+
+    endpoint: str | None = None
+    context: str | None = None
+    output: str = "table"
+    request_timeout_s: float | None = None
+    pause: Callable[[float], None] = time.sleep
+
+    @property
+    def wide(self) -> bool:
+        """Return whether all columns of a table are to be shown, however narrow the terminal is."""
+        return self.output == "wide"
+
+    @property
+    def for_people(self) -> bool:
+        """Return whether the answer is in words and tables, and not for a program."""
+        return self.output in ("table", "wide")
+
+    def client(self) -> Client:
+        from iscp.client.admin_client import Client
+
+        chosen = self.chosen().context
+        tls, token = chosen.tls(), chosen.token()
+        timeout_s = self.within_s(REQUEST_TIMEOUT_S)
+        # Where nobody listens a person is to know it at once, and a script repeats its command.
+        notice = self._show_notice
+        return Client(chosen.endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice, wait_for_ready=False)
+
+    def within_s(self, seconds: float) -> float:
+        """Return how long a request may take, in seconds: `seconds` if the command line says nothing."""
+        return seconds if self.request_timeout_s is None else self.request_timeout_s
+
+    def chosen(self) -> Chosen:
+        """Return where the command goes. Raises ConfigurationError if the user's file of contexts is wrong."""
+
+        return choose(self.endpoint, self.context)
+
+    def _show_notice(self, error: IscpError, left_s: float) -> None:
+        """Show a notice on stderr, where with `-o json` only errors are."""
+        if self.output != "json":
+            say(f"{error.message}; trying for {left_s:.0f} s more", err=True)

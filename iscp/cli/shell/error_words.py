@@ -1,19 +1,37 @@
-"""Errors on the command line: in the words of what was typed, as text or as JSON, and with which exit status."""
+"""Errors on the command line: in the words of what was typed, as text or as JSON, and with which exit status.
+
+The exit statuses of `iscp-admin` and what they mean (docs/operations.md).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from types import MappingProxyType
 
 import click
 
-from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.terminal import json_text, say
-from iscp.core.spec.spec_fields import flat_name
+from iscp.core.spec.spec import flat_name
 from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.core.values.untrusted_values import one_line, printable
+
+
+class ExitStatus(IntEnum):
+    FAILED = 1
+    WRONG_USAGE = 2
+    OUT_OF_TIME = 3
+    DIFFERS = 4
+    """A comparison was made, and source and target are not equal."""
+    NOT_FRESH = 5
+    """Jobs were checked, and one is not fresh."""
+    DEAD_LETTERS = 6
+    """A run has brought all jobs up to date, and rows of one are left out of its target."""
+    INTERRUPTED = 130
+    """Ctrl-C ended the command, as it does in shells: 128 and the number of SIGINT."""
+
 
 ERROR_PREFIX = "error: "
 """The beginning of each error that the programs show on stderr for people."""

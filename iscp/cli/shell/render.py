@@ -1,6 +1,12 @@
 """Show answers: plain values with stable snake_case names, as JSON, YAML or a table.
 
 The shapes given here are an interface: scripts read them. Names may be added, never changed.
+
+A cluster, its nodes and its shards, as they are drawn.
+
+The iterations of a job, as lines of a table.
+
+Print rows that a job leaves out of its target.
 """
 
 from __future__ import annotations
@@ -8,23 +14,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from iscp.cli.shell.arguments import JSONPATH
-from iscp.cli.shell.drawing import pairs, table
-from iscp.cli.shell.json_path import parse_path, values_at
-from iscp.cli.shell.terminal import json_text, say, yaml_text
+from iscp.cli.shell.arguments import JSONPATH, parse_path, values_at
+from iscp.cli.shell.terminal import json_text, pairs, say, table, yaml_text
 from iscp.core.api.api_requests import RegisterRequest
-from iscp.core.api.api_views import ClusterView, EventView, JobView, RegisterResult
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows, PlacedShard, RegisterResult
+from iscp.core.job.iteration import HistoryEntry, MaintenanceFigures, Usage
 from iscp.core.job.job_row import JobStatus, Reason
-from iscp.core.job.maintenance_figures import MaintenanceFigures
-from iscp.core.spec.spec_fields import flatten
+from iscp.core.spec.spec import flatten
 from iscp.core.values.progress import RunProgress
+from iscp.core.values.untrusted_values import one_line
 
 Row = dict[str, Any]
 
@@ -146,7 +151,12 @@ def lag_text(most_s: float, least_s: float) -> str:
 
 
 def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
-    more = ("ACCOUNT", "NODE", "ITERATIONS", "CHECKED", "TARGET") if wide else ()
+    def in_wide(job: JobView) -> tuple[str, ...]:
+        spec = _spec_of(job)
+        of_run = (job.account, job.node_id, str(job.seq), moment(job.checked_at_s))
+        return (*of_run, _tags(spec), str(spec.get("target", "")))
+
+    more = ("ACCOUNT", "NODE", "ITERATIONS", "CHECKED", "TAGS", "TARGET") if wide else ()
     table(
         ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "DEAD", *more, "ERROR"),
         [
@@ -159,7 +169,7 @@ def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
                 version(job.source_version),
                 lag(job),
                 str(job.status.dead_letters or ""),
-                *((job.account, job.node_id, str(job.seq), moment(job.checked_at_s), _target(job)) if wide else ()),
+                *(in_wide(job) if wide else ()),
                 job.status.error_msg,
             )
             for job in jobs
@@ -177,11 +187,17 @@ def reason(job: JobView) -> str:
     return "" if job.reason in said or job.reason == job.condition else job.reason.value
 
 
-def _target(job: JobView) -> str:
+def _spec_of(job: JobView) -> Row:
+    """Return the fields of a job's spec by their flat names; of one that was damaged, which hides no other, none."""
     try:
-        return str(flatten(job.spec_json or "{}").get("target", ""))
-    except (ValueError, RecursionError, AttributeError):  # one that was damaged in the job log hides no other
-        return ""
+        return flatten(job.spec_json or "{}")
+    except (ValueError, RecursionError, AttributeError):
+        return {}
+
+
+def _tags(spec: Row) -> str:
+    tags = spec.get("tags", ())
+    return ", ".join(map(str, tags)) if isinstance(tags, list) else ""
 
 
 def show_job(job: JobView) -> None:
@@ -308,3 +324,162 @@ def seconds(span_s: float) -> str:
 
 def moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at_s > 0 else "-"
+
+
+LEFT_OUT_SHOWN_MAX = 5
+"""Jobs shown that the global checkpoint leaves out; of others their number is shown."""
+
+
+def show_cluster(cluster: ClusterView, *, wide: bool = False) -> None:
+    row = cluster_row(cluster)
+    pairs(
+        {
+            "owner": f"{cluster.owner}  (owner_rev {cluster.owner_rev})",
+            "jobs": str(cluster.jobs),
+            "shards": _shards_by_state(cluster),
+            "greatest lag": lag_text(cluster.lag_max_s, cluster.lag_max_least_s),
+            "checkpoint": f"{moment(cluster.checkpoint_at_s)}  {seconds(row['checkpoint_lag_s'])} behind",
+            "left out of it": _left_out(cluster),
+            "queue": ", ".join(f"{count} {name}" for name, count in row["queue"].items()),
+        }
+    )
+    show_nodes(cluster, wide=wide)
+
+
+def _shards_by_state(cluster: ClusterView) -> str:
+    states = Counter(shard.state for shard in cluster.shards)
+    parts = [f"{count} {state}" for state, count in sorted(states.items())]
+    return ", ".join([*parts, *([f"{cluster.moving} of them moving"] if cluster.moving else [])]) or "0"
+
+
+def _left_out(cluster: ClusterView) -> str:
+    some = ", ".join(f"{job.table} {job.name} ({job.why})" for job in cluster.left_out[:LEFT_OUT_SHOWN_MAX])
+    more = cluster.left_out_count - min(len(cluster.left_out), LEFT_OUT_SHOWN_MAX)
+    return f"{some} and {more} more" if more else some
+
+
+def show_nodes(cluster: ClusterView, *, wide: bool = False) -> None:
+    table(
+        ("NODE", "STATE", "ADDRESS", "PID", "EPOCH", "VERSION", "LEASE", "SHARDS", "IN FLIGHT", "WAITING", "RUNNING"),
+        [
+            (
+                node.node_id + (" *" if node.node_id == cluster.owner else ""),
+                node.state,
+                node.address,
+                str(node.pid),
+                str(node.epoch),
+                node.version,
+                seconds(node.lease_age_s),
+                str(node.shards),
+                str(node.in_flight),
+                version(node.queue_waiting),
+                version(node.queue_running),
+            )
+            for node in cluster.nodes
+        ],
+        spare=("VERSION", "EPOCH", "PID", "IN FLIGHT", "LEASE", "ADDRESS"),
+        wide=wide,
+    )
+
+
+def show_placement(shards: Sequence[PlacedShard], *, ring: bool, wide: bool = False) -> None:
+    """Show where shards are; with `ring` also where they should be."""
+    columns = ("TABLE", "RANGE", "STATE", "NODE", *(("PREFERRED", "PINNED", "WHY") if ring else ()))
+    rows = [
+        (
+            shard.table or shard.table_id,
+            str(shard.range_id),
+            shard.state,
+            shard.node_id or "-",
+            *((shard.preferred, shard.pinned, shard.why) if ring else ()),
+        )
+        for shard in shards
+    ]
+    table(columns, rows, spare=("RANGE", "PREFERRED", "STATE"), wide=wide)
+
+
+COLUMNS = (
+    "SEQ",
+    "KIND",
+    "FROM",
+    "TO",
+    "ENDED",
+    "TOOK",
+    "READ",
+    "ROWS",
+    "BYTES",
+    "USAGE",
+    "PARTS",
+    "NODE",
+    "WHY",
+    "ERROR",
+)
+OFTEN_EMPTY = ("READ", "USAGE", "PARTS", "WHY")
+"""Columns that are left out if no iteration has anything in them."""
+
+EMPTY = {"READ": "-"}
+"""The text that stands where nothing is known."""
+
+SHOWN_LEAST_S = 0.005
+"""Seconds of a part that are shown at the least: less would be 0.00."""
+
+
+def show_history(entries: Sequence[HistoryEntry], *, wide: bool = False) -> None:
+    rows = [_cells_of(entry) for entry in entries]
+    left_out = {name for name in OFTEN_EMPTY if not any(row[name] for row in rows)}
+    shown = [name for name in COLUMNS if name not in left_out]
+    spare = ("BYTES", "NODE", "FROM", "PARTS", "KIND", "USAGE", "TOOK", "READ")
+    table(shown, [[row[name] or EMPTY.get(name, "") for name in shown] for row in rows], spare=spare, wide=wide)
+
+
+def usage_words(usage: Usage | None) -> str:
+    """Return what an iteration has cost, in words; empty where nothing took long, or nobody has measured it."""
+    if usage is None:
+        return ""
+    words = [f"{part} {spent_s:.2f} s" for part, spent_s in usage.seconds().items() if spent_s >= SHOWN_LEAST_S]
+    words += [_counted(usage.retries, "retry", "retries")] if usage.retries else []
+    words += [_counted(usage.conflicts, "conflict", "conflicts")] if usage.conflicts else []
+    return ", ".join(words)
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _longest_first(entry: HistoryEntry) -> list[tuple[str, float]]:
+    return sorted(entry.parts_s.items(), key=lambda part: (-part[1], part[0]))
+
+
+def _cells_of(entry: HistoryEntry) -> dict[str, str]:
+    rows_read = entry.rows_in or (entry.usage.rows_read if entry.usage else 0)
+    return {
+        "SEQ": str(entry.seq),
+        "KIND": entry.data_type,
+        "FROM": version(entry.from_version),
+        "TO": version(entry.to_version),
+        "ENDED": moment(entry.end_at_s),
+        "TOOK": seconds(entry.end_at_s - entry.start_at_s),
+        "READ": str(rows_read) if rows_read else "",
+        "ROWS": str(entry.rows),
+        "BYTES": str(entry.bytes),
+        "USAGE": usage_words(entry.usage),
+        "PARTS": ", ".join(f"{name} {took_s:.2f} s" for name, took_s in _longest_first(entry)),
+        "NODE": entry.node_id,
+        "WHY": entry.reason,
+        "ERROR": entry.error_msg,
+    }
+
+
+def show_left_out(found: LeftOutRows, wide: bool) -> None:
+    """Print one line for each row, with why it is left out."""
+    if not found.rows:
+        say("no row is left out", err=True)
+        return
+    names = list(dict.fromkeys(name for row in found.rows for name in row.columns))
+    rows = [(*(_text(row.columns.get(name)) for name in names), one_line(row.reason)) for row in found.rows]
+    table((*names, "WHY"), rows, wide=wide)
+    say(f"in {found.place}", err=True)
+
+
+def _text(value: object) -> str:
+    return one_line(value) if isinstance(value, str) else "" if value is None else json_text(value)

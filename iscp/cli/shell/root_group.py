@@ -1,20 +1,24 @@
-"""The programs as a whole: what they refuse, and where errors become words on stderr and an exit status."""
+"""The programs as a whole: what they refuse, and where errors become words on stderr and an exit status.
+
+`-w/--watch`: a command that shows something shows it again and again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, Any
+import functools
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import IO, Any, TypeVar
 
 import click
 
-from iscp.cli.shell.error_words import ERROR_PREFIX, show_error, show_usage_error
-from iscp.cli.shell.exit_status import ExitStatus
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
-from iscp.core.values.errors import ConfigurationError, IscpError
-from iscp.core.values.extras import extra_missing
-from iscp.core.values.untrusted_values import one_line, shown
+from iscp.cli.shell.context_file import Invocation
+from iscp.cli.shell.error_words import ERROR_PREFIX, ExitStatus, show_error, show_usage_error
+from iscp.cli.shell.terminal import say, say_drawn
+from iscp.core.values.errors import ConfigurationError, IscpError, TemporaryError
+from iscp.core.values.untrusted_values import extra_missing, one_line, shown
 
 USAGE_CHARS_MAX = 1_000
 """Characters of what a command says of wrong arguments; of a longer text the middle is left out."""
@@ -99,3 +103,74 @@ def _usage_in_one_line() -> Iterator[None]:
         raise  # the message of the first is the help, of many lines
     except click.UsageError as error:
         raise WrongUsage(error) from error
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WATCH_EVERY_S = 2.0
+"""Pause between two answers of `--watch`; what comes and goes between them is not seen."""
+
+
+class _Frame(io.StringIO):
+    """A frame is what one round prints, drawn as for where it will be shown."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def watched(command: F) -> F:
+    """Give a command the option --watch; with it the command is run until Ctrl-C."""
+
+    @functools.wraps(command)
+    def run(*args: Any, watch: bool, **given: Any) -> Any:
+        if not watch:
+            return command(*args, **given)
+        invocation = click.get_current_context().ensure_object(Invocation)
+        return repeat(lambda: command(*args, **given), invocation)
+
+    option = click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C.")
+    return option(run)  # type: ignore[return-value]
+
+
+def repeat(show: Callable[[], object], invocation: Invocation, *, apart: bool = True) -> None:
+    """Repeat until Ctrl-C, or until `show` gives True: what it shows then is the last.
+
+    On a terminal each answer replaces the one before; elsewhere those that differ follow each other, tables `apart`.
+    """
+    with suppress(KeyboardInterrupt):
+        _repeat(show, invocation, apart)
+
+
+def _repeat(show: Callable[[], object], invocation: Invocation, apart: bool) -> None:
+    terminal = sys.stdout.isatty()
+    last: str | None = None
+    while True:
+        frame = _Frame(terminal)
+        try:
+            with redirect_stdout(frame):
+                over = show()
+        except TemporaryError as error:  # the owner is changing, or the node is restarted
+            say(f"{ERROR_PREFIX}{error.sentence}; trying again", err=True)
+        else:
+            if (drawn := frame.getvalue()) != last:
+                _print(drawn, _between(invocation.output, apart and last is not None), terminal)
+                last = drawn
+            if over is True:
+                return
+        invocation.pause(WATCH_EVERY_S)
+
+
+def _between(output: str, apart: bool) -> str:
+    """Return what separates two answers if they follow each other."""
+    if not apart or output in ("json", "name"):
+        return ""
+    return "---\n" if output == "yaml" else "\n"
+
+
+def _print(drawn: str, between: str, terminal: bool) -> None:
+    say_drawn(drawn if terminal else between + drawn, clear=terminal, nl=False)
+    sys.stdout.flush()

@@ -2,19 +2,28 @@
 
 Every command prints by this module, and tables by `drawing`, which has each text escaped. JSON and YAML, which programs
 read, have the escapes of their own form, so that nothing is lost.
+
+Tables and pairs of names and values, drawn for a terminal or a pipe.
+
+Each text that is drawn is made by `plain`: rich takes brackets in a bare string for markup, in a heading too.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import escaped, escaped_json
+from iscp.core.values.untrusted_values import escaped, escaped_json, one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -83,3 +92,148 @@ def confirm(question: str) -> None:
         ) from None
     if not agreed:
         raise click.Abort
+
+
+PIPE_WIDTH = 400
+"""Characters of a table's line where no terminal says how wide it is, so that pipes see whole values."""
+
+SHORT_WIDTH = 12
+"""Characters that a table's name or a text keeps at the least where a terminal is narrow."""
+
+GAP_WIDTH = 2
+"""Characters between two columns."""
+
+_CUT = frozenset({"TABLE"})
+_FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED", "PARTS", "USAGE", "COST OF 1,000 ROWS"})
+_COLOURED = frozenset({"STATE", "REASON", "LAG", "state", "reason", "lag"})
+
+_STYLES = {
+    "failed": "red",
+    "error": "red",
+    "quarantined": "red",
+    "revoked": "red",
+    "late": "red",
+    "retrying": "yellow",
+    "paused": "yellow",
+    "quota": "yellow",
+    "canceled": "yellow",
+    "aborted": "yellow",
+    "cordoned": "yellow",
+    "draining": "yellow",
+    "leaving": "yellow",
+    "joining": "yellow",
+    "pending": "cyan",
+    "building": "cyan",
+    "running": "cyan",
+    "fresh": "green",
+    "completed": "green",
+    "publishing": "green",
+    "ready": "green",
+}
+"""The colour of a value by its last word; only on terminals, and not where NO_COLOR is set."""
+
+Rows = Sequence[Sequence[str]]
+
+
+def table(columns: Sequence[str], rows: Rows, *, spare: Sequence[str] = (), wide: bool = False) -> None:
+    """Draw the table; `spare` columns are left out, in this order, if a terminal is too narrow for all, unless
+    `wide`.
+    """
+    console = console_of()
+    if console.is_terminal and not wide:
+        shown, cells = fit(columns, rows, spare, console.width)
+        if hidden := [name for name in columns if name not in shown and any(_cells(columns, rows, name))]:
+            say(f"not shown: {', '.join(hidden)}; -o wide shows all", err=True)
+        columns, rows = shown, cells
+    drawn = grid(columns)
+    for row in rows:
+        drawn.add_row(*(_text(name, cell) for name, cell in zip(columns, row, strict=True)))
+    _print(drawn)
+
+
+def grid(columns: Sequence[str], *, right: Collection[str] = (), title: str = "") -> Table:
+    """Return a table without rows; the columns that `right` names have their cells at the right."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold", title=plain(title) if title else None)
+    for name in columns:
+        drawn.add_column(plain(one_line(name)), justify="right" if name in right else "left")
+    return drawn
+
+
+def pairs(values: dict[str, str]) -> None:
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in values.items():
+        if value:
+            drawn.add_row(plain(name, "bold"), _text(name, value))
+    _print(drawn)
+
+
+def fit(columns: Sequence[str], rows: Rows, spare: Sequence[str], width: int) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and cells that fit into `width` characters, as far as they can.
+
+    A table that is too wide loses first its empty columns, then the spare ones; then long names of tables retain their
+    ends.
+    """
+    names = list(columns)
+    empty = [name for name in columns if not any(_cells(columns, rows, name))]
+    for name in (*(empty if rows else ()), *(each for each in spare if each not in empty)):
+        if _total(columns, rows, names, least=name not in empty) <= width:
+            break
+        names.remove(name)
+    left = width - _total(columns, rows, [name for name in names if name not in _CUT], least=True) - GAP_WIDTH
+    return names, [
+        [_cut(cell, left) if name in _CUT else cell for name, cell in zip(columns, row, strict=True) if name in names]
+        for row in rows
+    ]
+
+
+def _cells(columns: Sequence[str], rows: Rows, name: str) -> list[str]:
+    return [row[columns.index(name)] for row in rows]
+
+
+def _total(columns: Sequence[str], rows: Rows, names: Sequence[str], *, least: bool) -> int:
+    """Return the width of the columns; with `least` when names are cut and texts are folded."""
+    widths = {name: max(len(name), *map(len, _cells(columns, rows, name)), 0) for name in names}
+    if least:
+        widths |= {name: min(widths[name], SHORT_WIDTH) for name in widths if name in _CUT | _FOLDED}
+    return sum(widths.values()) + GAP_WIDTH * max(0, len(widths) - 1)
+
+
+def _cut(text: str, width: int) -> str:
+    width = max(width, SHORT_WIDTH)
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
+def plain(text: object, style: str = "") -> Text:
+    """Return a text as rich draws it: escaped, and without markup."""
+    from rich.text import Text
+
+    return Text(escaped(str(text)), overflow="fold", style=style)
+
+
+def _text(name: str, cell: str) -> Text:
+    return plain(cell, _STYLES.get(cell.rpartition(" ")[2], "") if name in _COLOURED else "")
+
+
+def console_of(*, err: bool = False) -> Console:
+    """Return the terminal, or the pipe, that stdout or stderr is."""
+    from rich.console import Console
+
+    console = Console(highlight=False, stderr=err)
+    return console if console.is_terminal else Console(highlight=False, stderr=err, width=PIPE_WIDTH)
+
+
+def print_on(console: Console, drawn: str | Table) -> None:
+    """Print a line, or what `grid` has made, beside a picture that changes."""
+    console.print(plain(drawn) if isinstance(drawn, str) else drawn, soft_wrap=isinstance(drawn, str))
+
+
+def _print(drawn: Table) -> None:
+    console = console_of()
+    with console.capture() as capture:
+        console.print(drawn)
+    for line in capture.get().splitlines():
+        say_drawn(line if console.is_terminal else line.rstrip())

@@ -1,32 +1,55 @@
 """The command group `iscp-admin view`: the results of queries over several tables, each maintained by a job of the kind
 `view`.
+
+Commands of `iscp-admin view` that do what those of `iscp-admin job` do, of a view that is found by its name.
+
+The command `iscp-admin view explain`: how a query is maintained, operator by operator.
+
+Finds a view by its name, which is a job's name, without its table; and shows its last refreshes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, assert_never
 
 import click
 
-from iscp.cli.job.change_commands import DELETE_TARGET_OPTION, delete_with_target
-from iscp.cli.job.next_start import next_start
+from iscp.cli.job.change_commands import DELETE_TARGET_OPTION, delete_with_target, pause_or_resume
 from iscp.cli.job.register_command import show_registered, unlike_of
+from iscp.cli.job.status_commands import (
+    comparing,
+    limit_option,
+    next_start,
+    selecting_lines,
+    show_iterations,
+    show_lines_of_job,
+    verify_job,
+)
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import LIMIT, TARGET, account_option, anywhere, invocation, timeout_option
-from iscp.cli.shell.completion import ACCOUNT
-from iscp.cli.shell.drawing import pairs, table
+from iscp.cli.shell.arguments import (
+    ACCOUNT,
+    LIMIT,
+    TABLE,
+    TARGET,
+    VIEW_NAME,
+    account_option,
+    anywhere,
+    invocation,
+    timeout_option,
+)
+from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import options_named
-from iscp.cli.shell.invocation import Invocation
-from iscp.cli.shell.terminal import say
-from iscp.cli.shell.watch_option import watched
-from iscp.cli.view.view_apply import apply_views_of_files, import_views
-from iscp.cli.view.view_explain import explain_view
-from iscp.cli.view.view_job_commands import history, logs, pause, resume, verify
-from iscp.cli.view.view_lookup import find_view, refreshes_of, show_refreshes
+from iscp.cli.shell.render import show_history
+from iscp.cli.shell.root_group import watched
+from iscp.cli.shell.terminal import pairs, say, table
+from iscp.cli.shell.terminal import table as draw_table
+from iscp.cli.view.apply_command import apply_views_of_files, import_views
 from iscp.cli.view.view_options import (
     HOLD_OPTION,
+    NAMED_TABLE,
     OWN_OPTIONS,
     REFRESH_OPTION,
     SQL_FILE_OPTION,
@@ -35,19 +58,243 @@ from iscp.cli.view.view_options import (
     VECTORS_OPTION,
     VERSIONS_OPTION,
     WAITS_FOR_OPTION,
+    named_tables,
     one_view,
     read_query,
     run_options_of_views,
     view_fields,
 )
-from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.core.api.api_requests import ChangeVerb, JobFilter, JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.query.query_plan import CHANGED_ROWS, ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.core.spec.cron_schedule import DEFAULT_ZONE
-from iscp.core.spec.view_fields import ViewFields, shown_tables, view_of
+from iscp.core.spec.spec_parsing import ViewFields, shown_tables, view_of
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.values.errors import InvalidRequest, JobNotFound
+from iscp.core.values.progress import TableSize
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
+
+
+REFRESHES_SHOWN = 5
+"""Refreshes of a view, the newest, that `view show` and `view explain` show; `view history` shows all."""
+
+
+def find_view(client: Client, name: str, table: str | None, account: str) -> tuple[JobView, ViewFields]:
+    """Return the job of that name that maintains a view. Raises JobNotFound, and InvalidRequest if several are."""
+    found = client.views(name, table=table or "", account=account) if name else []
+    if len(found) > 1:
+        places = ", ".join(sorted(job.table for job in found))
+        raise InvalidRequest(f"{name!r} is a view on each of {places}", about="--table", remedy="Name one of them")
+    view = view_of(found[0].spec_json) if found else None
+    if view is None:
+        there = f" on {table}" if table else ""
+        raise JobNotFound(f"there is no view {name!r}{there}", about="NAME", remedy="See `iscp-admin view list`")
+    return found[0], view
+
+
+def refreshes_of(client: Client, job: JobView) -> list[HistoryEntry]:
+    return client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
+
+
+def show_refreshes(refreshes: list[HistoryEntry], *, wide: bool) -> None:
+    if refreshes:
+        say("\nlast refreshes")
+        show_history(refreshes, wide=wide)
+
+
+UPKEEP_WORDS = {
+    OperatorUpkeep.LINEAR: "from the changed rows alone",
+    OperatorUpkeep.JOINED: "changed rows joined with the other side",
+    OperatorUpkeep.STATE: "counts and sums stored, and changed by the changed rows",
+    OperatorUpkeep.TOUCHED: "recomputed for the keys that changed",
+    OperatorUpkeep.WHOLE: "recomputed as a whole",
+}
+COST = f"COST OF {CHANGED_ROWS:,} ROWS"
+COLUMNS = ("OPERATOR", "MAINTAINED", COST, "STATE NEEDED", "WHY", "REMEDY")
+
+
+@click.command(name="explain")
+@click.argument("name", type=VIEW_NAME, metavar="[NAME]", default="")
+@SQL_OPTION
+@SQL_FILE_OPTION
+@click.option(
+    "--table",
+    "given",
+    multiple=True,
+    metavar="NAME=URI",
+    help="Where a table of the query is; again for each. With NAME: the table that the view is on.",
+)
+@REFRESH_OPTION
+@click.option("--statements", is_flag=True, help="Print the statements that a refresh without Spark runs.")
+@account_option
+@invocation
+def explain_view(
+    invocation: Invocation,
+    /,
+    name: str,
+    sql: str | None,
+    sql_file: str | None,
+    given: tuple[str, ...],
+    refresh: str | None,
+    statements: bool,
+    account: str,
+) -> None:
+    """Explain how a view is kept, or would be: a tree of operators, each with its upkeep, why, and the remedy.
+
+    NAME is a view that is there; otherwise give its query by --sql or --sql-file, and its tables. Writes nothing.
+    """
+    from iscp.client.request_parts import EXPLAIN_TIMEOUT_S
+
+    refreshes: list[HistoryEntry] = []
+    timeout_s = invocation.within_s(EXPLAIN_TIMEOUT_S)
+    with invocation.client() as client, options_named(own=OWN_OPTIONS):
+        if name:
+            _refuse_both(sql, sql_file, refresh, given)
+            job, _ = find_view(client, name, TABLE.convert(given[0], None, None) if given else None, account)
+            explained = client.explain(job.table_id, job.name, timeout_s=timeout_s, account=job.account)
+            refreshes = refreshes_of(client, job)
+        else:
+            if sql is None and sql_file is None:
+                raise InvalidRequest("is missing", field="NAME", remedy="Name a view, or give a query by --sql")
+            context = click.get_current_context()
+            tables = named_tables(context, None, tuple(NAMED_TABLE.convert(each, None, context) for each in given))
+            fields = view_fields(read_query(sql, sql_file), tables, "", refresh)
+            explained = client.explain_view(fields.sql, fields.tables, refresh=fields.refresh, timeout_s=timeout_s)
+    shown = dataclasses.asdict(explained) | {"refreshes": [render.history_row(each) for each in refreshes]}
+    if render.show(shown, invocation.output):
+        return
+    if statements:
+        for each in explained.statements:
+            say(each)
+        return
+    show_explanation(explained, wide=invocation.wide)
+    show_refreshes(refreshes, wide=invocation.wide)
+
+
+def _refuse_both(sql: str | None, sql_file: str | None, refresh: str | None, given: tuple[str, ...]) -> None:
+    for option, value in (("--sql", sql), ("--sql-file", sql_file), ("--refresh", refresh)):
+        if value is not None:
+            raise click.UsageError(f"{option} cannot go with the NAME of a view that is there")
+    if len(given) > 1:
+        raise click.UsageError("With NAME give --table once: the table that the view is on")
+
+
+def show_explanation(explained: QueryExplanation, *, wide: bool = False) -> None:
+    """Show the explanation as a tree, then what the result is; columns in which nothing would stand are left out."""
+    rows = [_row(each) for each in explained.operators]
+    filled = [number for number in range(len(COLUMNS)) if number < 2 or any(row[number] for row in rows)]
+    draw_table([COLUMNS[number] for number in filled], [[row[number] for number in filled] for row in rows], wide=wide)
+    say()
+    columns = ", ".join(f"{name} {kind}" for name, kind in explained.columns.items())
+    tables = {f"table {name}": _place(uri, explained.sizes.get(name)) for name, uri in explained.tables.items()}
+    stored = {each.holds: _place(each.uri, each.size) for each in explained.kept}
+    pairs({"columns": columns, **tables, **stored})
+    for note in explained.notes:
+        say(f"note: {note}")
+
+
+def _place(uri: str, size: TableSize | None) -> str:
+    if size is None or size.bytes < 0:
+        return uri
+    return f"{uri}  {rows_words(size.rows)}, {render.size(size.bytes)}"
+
+
+def _row(each: ExplainedOperator) -> tuple[str, ...]:
+    costs = "; ".join(cost_words(each.upkeep, cost) for cost in each.costs)
+    return "  " * each.depth + each.operator, UPKEEP_WORDS[each.upkeep], costs, each.state, each.reason, each.remedy
+
+
+def cost_words(upkeep: OperatorUpkeep, cost: ChangeCost) -> str:
+    """Return the cost in words, as `orders: 1,000 rows joined with 150,000 rows`."""
+    changed, read = rows_words(cost.changed), rows_words(cost.read)
+    match upkeep:
+        case OperatorUpkeep.LINEAR:
+            words = f"all of {read}" if cost.read else changed  # the value of a subquery has changed
+        case OperatorUpkeep.STATE:
+            words = f"groups of {changed}"
+        case OperatorUpkeep.JOINED:
+            words = f"{changed} joined with {read}"
+        case OperatorUpkeep.TOUCHED:
+            words = f"keys of {changed} among {read}"
+        case OperatorUpkeep.WHOLE:
+            words = f"all of {read}"
+        case _:
+            assert_never(upkeep)
+    return f"{cost.table}: {words}"
+
+
+def rows_words(rows: int) -> str:
+    return "an unknown number of rows" if rows < 0 else f"{rows:,} rows"
+
+
+@click.command()
+@one_view
+@invocation
+def pause(invocation: Invocation, /, **named: Any) -> None:
+    """Start no more refreshes of a view until it is resumed."""
+    _change(invocation, ChangeVerb.PAUSE, **named)
+
+
+@click.command()
+@one_view
+@invocation
+def resume(invocation: Invocation, /, **named: Any) -> None:
+    """Go on with a view that is paused, quarantined or failed, or retry one at once."""
+    _change(invocation, ChangeVerb.RESUME, **named)
+
+
+def _change(invocation: Invocation, verb: ChangeVerb, *, name: str, table: str | None, account: str) -> None:
+    with invocation.client() as client:
+        job = _job_of(client, name, table, account)
+        pause_or_resume(invocation, client, job, verb, f"the view {name}")
+
+
+@click.command()
+@one_view
+@limit_option
+@watched
+@invocation
+def history(invocation: Invocation, /, name: str, table: str | None, account: str, limit: int) -> None:
+    """Show a view's refreshes, the newest first."""
+    with invocation.client() as client:
+        show_iterations(invocation, client, _job_of(client, name, table, account), limit)
+
+
+@click.command()
+@one_view
+@comparing
+@invocation
+def verify(
+    invocation: Invocation, /, name: str, table: str | None, account: str, repair: bool, timeout_s: float
+) -> None:
+    """Compare a view's rows with the result of its query, at the versions of its tables that it is at.
+
+    Exit status 0 if they are equal or were made so, 4 if they differ, 1 if they could not be compared, 3 if that takes
+    longer than --timeout.
+    """
+    with invocation.client() as client:
+        verify_job(invocation, client, _job_of(client, name, table, account), repair, timeout_s)
+
+
+@click.command()
+@one_view
+@selecting_lines
+@invocation
+def logs(
+    invocation: Invocation, /, name: str, table: str | None, account: str, follow: bool, tail: int, **wanted: Any
+) -> None:
+    """Show the newest lines of all nodes' logs that are about a view."""
+    with invocation.client() as client:
+        job = _job_of(client, name, table, account)
+    show_lines_of_job(invocation, job, follow, tail, **wanted)
+
+
+def _job_of(client: Client, name: str, table: str | None, account: str) -> JobName:
+    job, _ = find_view(client, name, table, account)
+    return JobName(job.table_id, job.name, job.account)
 
 
 @click.group()

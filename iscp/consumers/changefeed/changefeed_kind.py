@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from iscp.consumers.changefeed.changefeed_consumer import SHARDS_MAX, ChangefeedConsumer
-from iscp.consumers.changefeed.feed_sink import DeltaFeedSink
+from iscp.consumers.changefeed.changefeed_consumer import SHARDS_MAX, ChangefeedConsumer, DeltaFeedSink
 from iscp.consumers.validation import (
     CONSUMER_PATH,
     check_columns,

@@ -13,15 +13,13 @@ import pyarrow as pa
 
 from iscp.adapters.delta.storage.bounded_parquet import decoded_bytes
 from iscp.changefeed.client.reader import FeedReader
-from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.model.ulid import TEXT_CHARS
+from iscp.changefeed.model.ulid import TEXT_CHARS, Cursor
 from iscp.changefeed.table.feed_schema import FEED, KEY, NET, OPERATION, ROW, SHARD, ULID, ULID_TEXT, VERSION
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.api.feed_views import ChangePage, FeedChange
+from iscp.core.api.api_requests import ChangePage, FeedChange
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
-from iscp.core.values.json_values import json_value
-from iscp.core.values.untrusted_values import error_text
+from iscp.core.values.untrusted_values import error_text, json_value
 from iscp.ports.system import Clock, Failpoints
 
 READ_BYTES_MAX = 256 * 1024**2

@@ -1,4 +1,7 @@
-"""The plan that an index's definition gives for its rows: the dataset's columns, and how rows are encoded for them."""
+"""The plan that an index's definition gives for its rows: the dataset's columns, and how rows are encoded for them.
+
+Finds vectors that an index has stored, so that a text that has not changed is not embedded again.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,20 @@ import pyarrow.compute as pc
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.core.api.search_views import VECTOR_NUMBERS_MAX
+from iscp.core.api.api_requests import VECTOR_NUMBERS_MAX
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.index.embedding.embedder import Known
+from iscp.index.embedding.embedder import Known, Vectors
 from iscp.index.embedding.embedding_service import EmbeddingService
-from iscp.index.lance.analysis_options import analyser_of
-from iscp.index.lance.index_columns import VECTOR, dataset_schema
+from iscp.index.lance.index_columns import TEXT_HASH, VECTOR, analyser_of, dataset_schema
 from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_store import OpenIndex
+from iscp.index.lance.index_transaction import ADDRESS
+from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import EmbeddedTexts, RowEncoder, RowRules
 from iscp.index.lance.text_analysis import Analyse
 from iscp.index.model.index_definition import Analysis, IndexDefinition, Metric, VectorPrecision
-from iscp.ports.rows import Rows
+from iscp.ports.source import Rows
 from iscp.ports.system import Guard
 
 VECTORS_COUNTED_MAX = 1_000
@@ -196,3 +201,42 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind):
         return pa.binary()
     return kind
+
+
+def vectors_among(found: pa.Table, hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+    """Return the vectors of rows that go, by the hashes of their texts."""
+    wanted = found.filter(pc.is_in(found[TEXT_HASH], value_set=pa.array(hashes, found.schema.field(TEXT_HASH).type)))
+    return _by_hash(wanted)
+
+
+def vectors_of(index: OpenIndex) -> Known:
+    """Return what finds vectors that an index has stored, by the hashes of their texts."""
+    cached: list[pa.Table] = []
+
+    def known(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+        if VECTOR not in index.dataset.schema.names:
+            return {}
+        with lance_faults(f"read {index.root}"):
+            return found(hashes)
+
+    def found(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+        if not cached:
+            cached.append(
+                index.dataset.scanner(
+                    columns=[TEXT_HASH], filter=f"{TEXT_HASH} IS NOT NULL", with_row_address=True
+                ).to_table()
+            )
+        kind = index.dataset.schema.field(TEXT_HASH).type
+        places = pc.index_in(pa.array(hashes, kind), value_set=cached[0][TEXT_HASH].combine_chunks()).drop_null()
+        addresses = cached[0][ADDRESS].combine_chunks().take(places).to_pylist()
+        return _by_hash(index.dataset._take_rows(addresses, columns=[TEXT_HASH, VECTOR])) if addresses else {}
+
+    return known
+
+
+def _by_hash(rows: pa.Table) -> dict[bytes, Vectors]:
+    some = rows.filter(pc.is_valid(rows[VECTOR]))
+    flat = some[VECTOR].combine_chunks()
+    size = flat.type.list_size
+    matrix = flat.flatten().to_numpy(zero_copy_only=False).reshape(-1, size).astype("float32")
+    return dict(zip(some[TEXT_HASH].to_pylist(), matrix, strict=True))

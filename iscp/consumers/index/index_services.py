@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from iscp.index.embedding.embedding_services import EmbeddingServices
+from iscp.index.embedding.embedding_service import EmbeddingServices
 from iscp.ports.system import Clock, Failpoints
 
 

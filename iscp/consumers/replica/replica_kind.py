@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iscp.adapters.delta.sink.first_rows import read_first_rows
-from iscp.consumers.replica.dead_letter import DeadLetterBox, dead_letter_uri
-from iscp.consumers.replica.replica_check import ReplicaCheck
-from iscp.consumers.replica.replica_consumer import ReplicaConsumer
+from iscp.adapters.delta.sink.table_diff import read_first_rows
+from iscp.consumers.replica.replica_consumer import DeadLetterBox, ReplicaCheck, ReplicaConsumer, dead_letter_uri
 from iscp.consumers.validation import (
     CONSUMER_PATH,
     VOID,

@@ -12,53 +12,69 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from iscp import __version__
+from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
-from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
+from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError, OutOfTimeError
 from iscp.adapters.system.late_imports import E
-from iscp.consumers.commit_tag import commit_tag, takeover_tag
-from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups, replace_few
-from iscp.consumers.view.stored_input import StoredInput
+from iscp.consumers.source_rows import commit_tag, takeover_tag
+from iscp.consumers.view.bag_commit import (
+    FEW_ROWS_MAX,
+    StoredInput,
+    commit_changes,
+    merge_few,
+    merge_groups,
+    replace_differing,
+    replace_few,
+)
 from iscp.consumers.view.view_spec import ViewSpec
-from iscp.core.algebra.kept_input import KeptInput
-from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery
+from iscp.core.algebra.stored_query import KeptInput, QueryOrigin, StoredQuery
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.logged_jobs import logged_job
-from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
-from iscp.core.sql.time_dependence import exact_instant_s
+from iscp.core.job.registration_id import logged_job
+from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy, direct_budget_s
+from iscp.core.sql.sql_functions import exact_instant_s
 from iscp.core.values.errors import EngineError, InvariantBroken
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment, Retriever
-from iscp.ports.refreshing import Refreshed, RefreshOrder
-from iscp.ports.rows import Rows
+from iscp.ports.consumer import (
+    ConsumeContext,
+    Consumed,
+    Consumer,
+    ConsumerEnvironment,
+    Refreshed,
+    RefreshOrder,
+    Retriever,
+)
 from iscp.ports.sink import CommitTag
-from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
 from iscp.ports.work_timer import leave_to_spark
-from iscp.views.analysis.analysis_versions import analysis_versions
+from iscp.views.analysis.session_analysis import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.changes.group_changes import with_op
+from iscp.views.changes.signed_rows import Instants
 from iscp.views.duck.duck_refresh import (
+    DIFFERENCE_BYTES_MAX,
     DuckRefresh,
     StoredGroups,
     StoredRows,
+    ViewTables,
+    columns_read,
     follows_from_all_rows,
     schema_json_of,
 )
-from iscp.views.duck.view_tables import ViewTables, columns_read
-from iscp.views.refresh.agreed_end import AgreedEnd, agree_on_end
-from iscp.views.refresh.recent_views import RecentView
-from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
-from iscp.views.refresh.refresh_parts import measuring
 from iscp.views.refresh.table_spans import (
     NO_ENDS,
+    AgreedEnd,
+    RefreshAbandonedError,
     RefreshEnd,
     Spans,
+    abandoning_after,
+    agree_on_end,
     later_ends,
+    measuring,
     newest_until,
     resolve_spans,
     size_of_tables,
 )
-from iscp.views.refresh.view_memory import ViewMemory
-from iscp.views.refresh.view_notes import QueryNote, RefreshNote, read_query
+from iscp.views.refresh.view_memory import QueryNote, RecentView, RefreshNote, ViewMemory, read_query
 from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
@@ -71,6 +87,7 @@ Writer = Callable[[ConsumeContext, DuckRefresh, CommitTag], Refreshed | None]
 """A way to refresh a view; None: it is none for this one."""
 
 _NO_ROW = "no row of the result has changed"
+_NOTHING_BY_TIME = "no row came or went by the time"
 
 
 class ViewConsumer(Consumer):
@@ -88,7 +105,7 @@ class ViewConsumer(Consumer):
         """`engine` computes small changes; None: Spark computes all of them."""
         target = row.spec.consumer.target
         self._view = view
-        self._own = row.table_uri
+        self._own, self._target = row.table_uri, target
         self._sink = environment.sink(target)
         self._stored = StoredInput(target, environment)
         self._source = environment.source
@@ -200,13 +217,12 @@ class ViewConsumer(Consumer):
         return query
 
     def _follow(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed:
-        by_time = context.position.as_of_s > 0
-        if not spans.changed and not by_time:
+        if not spans.changed and not context.position.as_of_s:
             return self._unchanged(context, end, "no table has changed")
         began_s = self._clock.monotonic_s()
-        if not by_time and (done := self._follow_by_duckdb(context, spans, end)) is not None:
+        if (done := self._follow_directly(context, spans, end, began_s)) is not None:
             return done
-        self._leave_changes_to_spark(by_time=by_time)
+        self._leave_changes_to_spark()
         query, total = self._query(context, end), self._memory.sizes.of_all(self._source, end.tables)
         choice = choose_strategy(self._view.policy, spans.bytes, total, self._refreshes.samples, query.scans(spans))
         if choice.strategy is Strategy.FULL:
@@ -219,23 +235,45 @@ class ViewConsumer(Consumer):
             with abandoning_after(context.session, context.guard, choice) as guard:
                 written = follow(replace(context, guard=guard), query, spans, tag)
         except RefreshAbandonedError:
-            return self._abandon(context, end, spans, began_s)
+            return self._abandon(Strategy.INCREMENTAL, context, end, spans, began_s)
         if written is None:
-            return self._unchanged(context, end, "no row came or went by the time")
+            return self._unchanged(context, end, _NOTHING_BY_TIME)
         position, rows = written
         self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
+    def _follow_directly(
+        self, context: ConsumeContext, spans: Spans, end: RefreshEnd, began_s: float
+    ) -> Refreshed | None:
+        """Refresh by what DuckDB computes, or by all rows once that has taken as long; None: Spark has to follow.
+
+        What a refresh took is remembered only where it is not far below a recomputation.
+        """
+        total, samples = self._memory.sizes.of_all(self._source, end.tables), self._refreshes.samples
+        budget_s = direct_budget_s(self._view.policy, spans.bytes, total, samples)
+        if not budget_s:
+            return None
+        try:
+            done = self._follow_by_duckdb(context, spans, end, budget_s)
+        except OutOfTimeError:
+            return self._abandon(Strategy.DIRECT, context, end, spans, began_s)
+        is_slow = self._clock.monotonic_s() - began_s >= budget_s / 2
+        if done is not None and (is_slow or any(each.strategy is Strategy.DIRECT for each in samples)):
+            self._remember(Strategy.DIRECT, spans.bytes, began_s)
+        return done
+
     def _remember(self, strategy: Strategy, size: int, began_s: float) -> None:
         self._refreshes.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
 
-    def _abandon(self, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float) -> Refreshed:
+    def _abandon(
+        self, strategy: Strategy, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float
+    ) -> Refreshed:
         """Recompute the view, and remember all that was taken for refreshes by such changes, as whoever chooses one
         pays it.
         """
         reason = f"changes took {self._clock.monotonic_s() - began_s:.2g} s, as long as a full one, and were given up"
         done = self._recompute(context, end, reason, warn=False)
-        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
+        self._remember(strategy, spans.bytes, began_s)
         return done
 
     def _unchanged(self, context: ConsumeContext, end: RefreshEnd, reason: str) -> Refreshed:
@@ -246,21 +284,31 @@ class ViewConsumer(Consumer):
         from_version, to = context.position.watermark.version, end.tables[self._own].to
         return commit_tag(context, "tail", from_version, to, end.marks, as_of_s)
 
-    def _follow_by_duckdb(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
-        """Refresh by what DuckDB computes in this process; return None if that is for Spark to do."""
+    def _follow_by_duckdb(
+        self, context: ConsumeContext, spans: Spans, end: RefreshEnd, limit_s: float
+    ) -> Refreshed | None:
+        """Refresh by what DuckDB computes in this process; return None if that is for Spark to do. Raises
+        OutOfTimeError.
+        """
         if self._engine is None:
             return None
-        query, tag = self._memory.query(partial(self._find_query, context, end)), self._tail_tag(context, end, 0.0)
-        root = query.root
-        if root is None:
+        query = self._memory.query(partial(self._find_query, context, end))
+        root, by_time = query.root, query.by_time is not None
+        if root is None or by_time != (context.position.as_of_s > 0):
             return None
+        if by_time and follows_from_all_rows(root):  # Spark stores totals and inputs for this, of the same instant
+            return None
+        self._memory.by_time = query.by_time
+        tag = self._tail_tag(context, end, end.instant_s if by_time else 0.0)
         uris = self._view.query.tables
         with ExitStack() as stack:
             names = {name: self._source.columns(uri, end.tables[uri].to.version) for name, uri in uris.items()}
-            tables = ViewTables(context.session, self._source, uris, spans, columns_read(root, names), stack)
+            columns, instants = columns_read(root, names), Instants(spans.as_of_s, end.instant_s)
+            source, clock_types = self._source, query.clock_types
+            tables = ViewTables(context.session, source, uris, spans, columns, stack, instants, clock_types)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
-            refresh = DuckRefresh(root, stack.enter_context(self._engine.cursor()), tables, sizes)
-            writers: list[Writer] = [partial(self._write_groups, end)]
+            refresh = DuckRefresh(root, stack.enter_context(self._engine.cursor(limit_s)), tables, sizes)
+            writers: list[Writer] = [] if by_time else [partial(self._write_groups, end)]
             if self._sink.marks_rows(tag):
                 writers += [self._write_changes, self._write_difference]
                 if query.kept is not None:
@@ -270,6 +318,8 @@ class ViewConsumer(Consumer):
                     if (done := write(context, refresh, tag)) is not None:
                         position = replace(done.consumed.position, sources=tag.sources)
                         return replace(done, consumed=replace(done.consumed, position=position))
+                except OutOfTimeError:
+                    raise
                 except NotComputedError as error:
                     log.debug("view.left_to_spark", extra=logged_job(context.row) | {"reason": str(error)})
         return None
@@ -321,6 +371,8 @@ class ViewConsumer(Consumer):
             return None
         touched = refresh.touched_rows()
         rows = touched.keys if touched is not None else refresh.net_rows()
+        if not len(rows) and not refresh.tables.spans.changed:
+            return Refreshed(Consumed(context.position, 0, 0), "unchanged", _NOTHING_BY_TIME, committed=False)
         if not len(rows):
             return Refreshed(Consumed(self._renew(context, tag), 0, 0), "changes", _NO_ROW)
         if touched is not None:
@@ -332,15 +384,13 @@ class ViewConsumer(Consumer):
 
     def _write_difference(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by all rows of small tables, of which those stay that are there already."""
-        if not refresh.is_small:
+        if not refresh.is_small or not refresh.tables.spans.changed:
             return None
         done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
         return None if done is None else Refreshed(Consumed(*done, 0), "difference", "its tables are small")
 
-    def _leave_changes_to_spark(self, *, by_time: bool) -> None:
-        if by_time:
-            leave_to_spark("its rows change as time passes")
-        elif not self._memory.is_computed_here:
+    def _leave_changes_to_spark(self) -> None:
+        if not self._memory.is_computed_here:
             leave_to_spark("changes are computed by Spark for a query like this, however small they are")
         else:
             leave_to_spark("these changes are too many, or of a kind that is computed by Spark", unless_known=True)
@@ -435,13 +485,13 @@ class ViewConsumer(Consumer):
         if builds and self._view.policy is not Policy.FULL:
             self._store_groups(context, query, self._snapshot_tag(context, query, end))
         try:
-            consumed = self._write_all(context, query, end)
+            consumed = self._write_all(context, query, end, there=not builds)
         except (EngineError, E.PySparkException, Py4JJavaError) as error:
             if not (query.stores_totals and concerns_values(error)):
                 raise
             # Totals are of all rows below, of which the query itself may do without some.
             query.store_no_totals()
-            consumed = self._write_all(context, query, end)
+            consumed = self._write_all(context, query, end, there=not builds)
         self._remember(Strategy.FULL, self._memory.sizes.of_all(self._source, end.tables), began_s)
         warning = f"the view was recomputed: {reason}" if warn else ""
         return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
@@ -467,15 +517,33 @@ class ViewConsumer(Consumer):
     def _snapshot_tag(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> CommitTag:
         return commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
 
-    def _write_all(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> Consumed:
+    def _write_all(
+        self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd, *, there: bool = False
+    ) -> Consumed:
+        """Write all rows. If a refresh has left rows `there`, only the difference is written, if it is not large: those
+        who follow the view have no more to read than what is another row now.
+        """
         tag = self._snapshot_tag(context, query, end)
         if query.stored is None:
             rows = query.all_rows()
         else:
             self._stored.write(context, query.stored_rows(), tag)
             rows = query.finished(self._stored.rows(context))
-        consumed = self._write(context, rows, replace(tag, totals=query.totals))
+        tag = replace(tag, totals=query.totals)
+        done = self._write_differing(context, rows, tag) if there else None
+        consumed = self._write(context, rows, tag) if done is None else Consumed(*done, 0)
         return replace(consumed, position=replace(consumed.position, sources=tag.sources))
+
+    def _write_differing(self, context: ConsumeContext, rows: DataFrame, tag: CommitTag) -> tuple[Position, int] | None:
+        size = self._source.size(self._target, context.position.base_version).bytes
+        if not 0 < size <= SEARCHED_BYTES_MAX:
+            return None
+        if size <= DIFFERENCE_BYTES_MAX:
+            return replace_few(context, self._sink, rows, tag)
+        is_due = self._refreshes.trials.is_due
+        done = replace_differing(context, self._sink, rows, tag) if is_due else None
+        self._refreshes.learn_difference(found=done is not None)
+        return done
 
     def _write(self, context: ConsumeContext, rows: DataFrame, tag: CommitTag) -> Consumed:
         """Write all rows at once."""

@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 
 from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target, refuse_reserved
-from iscp.consumers.view.range_view import RangeBuiltView
-from iscp.consumers.view.view_check import ViewCheck
-from iscp.consumers.view.view_explanation import explain_view
+from iscp.consumers.view.view_check import RangeBuiltView, ViewCheck, explain_view
 from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import unread_property
-from iscp.core.query.query_explanation import OperatorUpkeep, QueryExplanation
-from iscp.core.query.query_plan import EXACT_REMEDY, QueryShape, explain_operators, undecided_reason
+from iscp.core.query.query_plan import (
+    EXACT_REMEDY,
+    OperatorUpkeep,
+    QueryExplanation,
+    QueryShape,
+    explain_operators,
+    undecided_reason,
+)
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
@@ -24,9 +28,8 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
-from iscp.views.analysis.result_columns import refuse_columns, refuse_reserved_names
-from iscp.views.refresh.recent_views import RecentViews
-from iscp.views.refresh.view_memory import ViewMemory
+from iscp.views.analysis.query_analysis import refuse_columns, refuse_reserved_names
+from iscp.views.refresh.view_memory import RecentViews, ViewMemory
 
 _SQL, _TABLES = f"{CONSUMER_PATH}.options.sql", f"{CONSUMER_PATH}.options.tables"
 

@@ -11,8 +11,8 @@ from iscp.consumers.validation import CONSUMER_PATH
 from iscp.core.job.source_holds import HOLD_MAX_S
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.spec.view_fields import WAITS_FOR_MAX_S, WAITS_FOR_S
-from iscp.core.sql.sql_bounds import refuse_unbounded
+from iscp.core.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
+from iscp.core.sql.sql_functions import refuse_unbounded
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import exact_float, shown
 from iscp.views.refresh.view_query import NamedQuery
@@ -70,7 +70,7 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
 def _without_qualify(sql: str) -> str:
     if "qualify" not in sql.lower():
         return sql
-    from iscp.views.analysis.qualify_rewrite import without_qualify  # its parser is loaded for those that need it
+    from iscp.views.analysis.query_analysis import without_qualify  # its parser is loaded for those that need it
 
     return without_qualify(sql)
 

@@ -3,61 +3,150 @@
 After ScyllaDB's view building coordinator. Decides what is written to etcd and which node is called; knows nothing of
 etcd, channels or files. Rules:
 
-- etcd has the tasks that are unfinished, and no more; what is finished, the storage knows (iscp.ports.range_builder).
+- etcd has the tasks that are unfinished, and no more; what is finished, the storage knows (iscp.ports.consumer).
 - What is decided rests on what is written: a change counts once its transaction is done. One is on its way at a time;
   when one fails, or is not there any more, the builder begins again with what etcd has, like the next owner would.
 - A task is finished when its node has said so, unless it was aborted or deleted before that is written.
 - An aborted task is never revived: others take its place, under ids that were never given before (term, counter).
+
+Show the builds that the owner's builder knows, and how far they are.
+
+The owner's loads, writes and checks of what etcd has of builds: one at a time, each answered before the next.
+
+An owner that has nothing to write would not notice that its transactions are gone, as from an etcd that was emptied, or
+restored from a backup: nodes know of no task any more that it calls them for, or of some that are long over. So it
+checks now and then that what it knows is still what was written last: one read of one key.
+
+The node's side of builds, which works on the tasks that an owner names, and remembers what it has finished.
+
+The worker follows the tasks in etcd, and is called by the owner (after ScyllaDB's view building worker). Rules:
+
+- Only what etcd has as a task of this node is worked on; one that is aborted or deleted is neither worked on nor
+  reported as finished, however far it was.
+- One batch a range at a time: tasks of one type, table, range and `BuildPlan.reading`, read once.
+- Commits are staged beside that, because the source may delete the ones that wait, and one task of a table at a time.
+- A finished task is remembered until the owner has deleted it, so that the next owner is answered at once.
+- Once an owner was heard, no earlier one is obeyed.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import assert_never
 
-from iscp.coordination.builds.build_counts import BuildStarts, removals
-from iscp.coordination.builds.build_limits import GROUP_WRITES_MAX, REMOVE_EVERY_S, BuildLimits
 from iscp.coordination.builds.build_state import (
-    BuildState,
-    Change,
-    DeleteTask,
-    MarkBuilt,
-    PutTask,
-    place_of,
-    range_name,
-    writes_of,
-)
-from iscp.coordination.builds.builder_events import (
+    GROUP_WRITES_MAX,
+    LOAD_RETRY_S,
+    REMOVE_EVERY_S,
+    AnswerWork,
+    BatchEnded,
     BuilderEffect,
     BuilderEvent,
+    BuildLimits,
     BuildOver,
+    BuildPlace,
     BuildsLoaded,
+    BuildStarts,
+    BuildState,
     BuildsUnknown,
     BuildsWritten,
     BuildTick,
     BuildWanted,
+    BuildWorkerEffect,
+    BuildWorkerEvent,
+    CancelBatch,
     CancelCall,
+    Change,
+    CheckBuilds,
+    CountDone,
+    DeleteTask,
     JobsMoved,
+    LoadBuilds,
+    MarkBuilt,
     MergeRange,
     NodesPlaced,
     NotifyBuilt,
     Prioritize,
+    PutStaging,
+    PutTask,
     RangeAnswered,
     RangeFailed,
+    RefuseWork,
+    RunBatch,
     SplitRange,
     TableSeen,
+    TasksChanged,
+    TasksRead,
+    WaitEnded,
+    WorkRequested,
+    WriteBuilds,
+    done_by_node,
+    place_of,
+    range_name,
+    removals,
+    writes_of,
 )
-from iscp.coordination.builds.range_calls import RangeCalls
-from iscp.coordination.builds.range_faults import RangeFaults
-from iscp.coordination.builds.replacements import Replacements, to_move
-from iscp.coordination.builds.staging_tasks import StagingTasks
-from iscp.coordination.builds.store_turns import StoreTurns
+from iscp.coordination.builds.staging_tasks import RangeCalls, RangeFaults, Replacements, StagingTasks, to_move
 from iscp.coordination.builds.table_turns import TableTurns
-from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.values.errors import Unavailable
+from iscp.coordination.membership.assignments import Placement
+from iscp.core.build.build_progress import BuildStage, JobBuild, KnownBuilds
+from iscp.core.build.build_task import BuildPlan, BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
+from iscp.core.values.errors import NotOwner, Unavailable
 from iscp.core.values.progress import TableSize
+
+
+class StoreTurns:
+    """The turns of loads, writes and checks. `awaited` is the number of what is under way; 0 if nothing is."""
+
+    def __init__(self, check_every_s: float, now_s: float) -> None:
+        self.awaited = 0
+        self._check_every_s = check_every_s
+        self._number = 0
+        self._writing: tuple[Change, ...] = ()
+        self._load_at_s = now_s
+        self._check_at_s = inf
+
+    def load(self, now_s: float) -> LoadBuilds | None:
+        """Return a load, if it is time for that."""
+        if self._load_at_s > now_s:
+            return None
+        self._load_at_s = inf
+        return LoadBuilds(self._begin())
+
+    def write(self, changes: tuple[Change, ...]) -> WriteBuilds:
+        self._writing = changes
+        return WriteBuilds(self._begin(), changes)
+
+    def check(self, now_s: float) -> CheckBuilds | None:
+        """Return a check, if it is time for that, and nothing else is under way."""
+        due_s = self._check_due_s()
+        return CheckBuilds(self._begin()) if due_s is not None and due_s <= now_s else None
+
+    def end(self, now_s: float) -> tuple[Change, ...]:
+        """End the turn that was answered, and return what it has written."""
+        written, self._writing, self.awaited = self._writing, (), 0
+        self._check_at_s = now_s + self._check_every_s
+        return written
+
+    def fail(self, now_s: float) -> None:
+        """Have etcd read again, after a failure of which nobody knows what it left there."""
+        self.end(now_s)
+        self._load_at_s = now_s + LOAD_RETRY_S
+
+    def next_due_s(self) -> float | None:
+        """Return when to load or to check, or None for neither."""
+        return self._load_at_s if self._load_at_s < inf else self._check_due_s()
+
+    def _check_due_s(self) -> float | None:
+        return self._check_at_s if not self.awaited and self._check_at_s < inf else None
+
+    def _begin(self) -> int:
+        self._number += 1
+        self.awaited = self._number
+        return self._number
 
 
 class Builder:
@@ -314,3 +403,218 @@ class Builder:
         """
         self._counter += 1
         return f"{self.owner_rev:08x}-{self._counter:08x}"
+
+
+def known_builds(builder: Builder, clock_at_s: float = 0.0) -> KnownBuilds:
+    """Return the tables with a build that is wanted or goes on, in the order of their turns. Raises Unavailable.
+
+    `clock_at_s`: Unix time at which the builder's clock was 0.
+    """
+    state = builder.loaded()
+    plans = {**builder.turns.wanted, **state.plans}
+    turns = {table_id: place for place, table_id in enumerate(builder.turns.waiting)}
+    ordered = sorted(plans.values(), key=lambda plan: (turns.get(plan.table_id, -1), plan.job_id))
+    running = frozenset(task_id for call in builder.calls.by_number.values() for task_id in call.task_ids)
+    return KnownBuilds(
+        tuple(_job_build(builder, state, plan, clock_at_s) for plan in ordered), running, dict(state.priorities)
+    )
+
+
+def _job_build(builder: Builder, state: BuildState, plan: BuildPlan, clock_at_s: float) -> JobBuild:
+    tasks = [each for each in state.jobs.get(plan.job_id, {}).values() if each.task_id not in builder.finished]
+    build = JobBuild(plan, _stage(state, plan), tuple(sorted(tasks, key=lambda task: task.range_id)))
+    start = builder.starts.by_job.get(plan.job_id)
+    if build.stage is BuildStage.WAITING or start is None or start.version != plan.version:
+        return build
+    return replace(
+        build,
+        done=done_by_node(state, builder.finished, plan.job_id),
+        began_at_s=clock_at_s + start.at_s,
+        share_then=start.share,
+        done_then=start.done,
+    )
+
+
+def _stage(state: BuildState, plan: BuildPlan) -> BuildStage:
+    if state.built.get(plan.job_id) == plan.version:
+        return BuildStage.PUBLISHING
+    return BuildStage.BUILDING if plan.job_id in state.plans else BuildStage.WAITING
+
+
+RANGES_AT_ONCE_MAX = 2
+"""Ranges that a node builds at a time; the others wait for one to end."""
+
+STAGING_AT_ONCE_MAX = 1
+"""Tables of which a node keeps commits at a time, beside its ranges; the others wait for one to end."""
+
+CANCELED_MAX = 4
+"""Batches that were cancelled and have not stopped beside which a node begins others; with more of them it waits."""
+
+FINISHED_MAX = 100_000
+"""Finished tasks that a node remembers until they are deleted; the oldest is forgotten for one more, and is worked on
+again when it is requested again, which finds everything staged.
+"""
+
+
+@dataclass(slots=True)
+class WaitingCall:
+    """A call that waits. `seen`: those of its tasks that were there; what was there and is gone is not waited for."""
+
+    request: WorkRequested
+    seen: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class RunningBatch:
+    place: BuildPlace
+    task_ids: tuple[str, ...]
+    canceled: bool = False
+
+
+class BuildWorker:
+    """Feed it events in order; carry out the effects in order. `state` has this node's tasks alone, and all plans."""
+
+    def __init__(self, node_id: str, ranges_at_once: int = RANGES_AT_ONCE_MAX) -> None:
+        self.node_id = node_id
+        self.owner_rev = 0
+        self.state = BuildState()
+        self.finished: dict[str, TableSize] = {}
+        self.batches: dict[int, RunningBatch] = {}
+        self._ranges_at_once = ranges_at_once
+        self._waiting: dict[int, WaitingCall] = {}
+        self._number = 0
+        self._out: list[BuildWorkerEffect] = []
+
+    def step(self, event: BuildWorkerEvent) -> list[BuildWorkerEffect]:
+        """Take one event in; the effects it has."""
+        self._out = []
+        match event:
+            case TasksRead(changes):
+                self.state = BuildState()
+                self._follow(changes)
+            case TasksChanged(changes):
+                self._follow(changes)
+            case WorkRequested():
+                self._take_request(event)
+            case WaitEnded(number):
+                self._waiting.pop(number, None)
+            case BatchEnded():
+                self._end_batch(event)
+            case _:
+                assert_never(event)
+        self._answer()
+        self._start()
+        return self._out
+
+    # --- what comes in -----------------------------------------------------------------------------------------
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if self._concerns(change):
+                self.state.apply(change)
+        self.finished = {task_id: size for task_id, size in self.finished.items() if self._is_live(task_id)}
+        for number, batch in self.batches.items():
+            if not batch.canceled and not any(map(self._is_live, batch.task_ids)):
+                batch.canceled = True
+                self._out.append(CancelBatch(number))
+
+    def _concerns(self, change: Change) -> bool:
+        if isinstance(change, PutTask | PutStaging):
+            return change.task.node_id == self.node_id
+        return not isinstance(change, CountDone)
+
+    def _is_live(self, task_id: str) -> bool:
+        return self.state.is_live(task_id)
+
+    def _take_request(self, request: WorkRequested) -> None:
+        if self._is_stale(request):
+            self._refuse(request.number, f"term {request.owner_rev} has ended: {self.owner_rev} has been heard")
+            return
+        self.owner_rev = request.owner_rev
+        for number, waiting in list(self._waiting.items()):
+            if self._is_stale(waiting.request):
+                del self._waiting[number]
+                self._refuse(number, f"term {self.owner_rev} has begun")
+        self._waiting[request.number] = WaitingCall(request)
+
+    def _is_stale(self, request: WorkRequested) -> bool:
+        return request.owner_rev < self.owner_rev
+
+    def _refuse(self, number: int, why: str) -> None:
+        self._out.append(RefuseWork(number, NotOwner(why)))
+
+    def _end_batch(self, event: BatchEnded) -> None:
+        batch = self.batches.pop(event.number)
+        if event.fault is None:
+            self.finished.update(dict.fromkeys(filter(self._is_live, batch.task_ids), event.size))
+            while len(self.finished) > FINISHED_MAX:
+                del self.finished[next(iter(self.finished))]
+            return
+        for number, waiting in list(self._waiting.items()):
+            if not batch.canceled and not set(batch.task_ids).isdisjoint(waiting.request.task_ids):
+                del self._waiting[number]
+                self._out.append(RefuseWork(number, event.fault))
+
+    # --- what follows ------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        for number, waiting in list(self._waiting.items()):
+            task_ids = waiting.request.task_ids
+            waiting.seen.update(filter(self._is_live, task_ids))
+            if all(task_id in self.finished or self._is_over(task_id, waiting) for task_id in task_ids):
+                del self._waiting[number]
+                finished = {each: self.finished[each] for each in task_ids if each in self.finished}
+                self._out.append(AnswerWork(number, finished))
+
+    def _is_over(self, task_id: str, waiting: WaitingCall) -> bool:
+        """Return whether the task was aborted or deleted. One that was never there may only not have arrived yet."""
+        return task_id in self.state.aborted or (task_id in waiting.seen and not self._is_live(task_id))
+
+    def _start(self) -> None:
+        for waiting in self._waiting.values():
+            for task_id in waiting.request.task_ids:
+                if (task := self.state.staging.get(task_id)) is not None and self._may_keep(task):
+                    self._keep(task)
+            if self._running(TaskType.BUILD_RANGE) >= self._ranges_at_once:
+                continue
+            if tasks := list(self._startable(waiting.request)):
+                self._run(tasks)
+
+    def _running(self, kind: TaskType) -> int:
+        """Return how many batches count as running. A canceled one ends soon, or hangs: no other range is to wait for
+        it.
+        """
+        canceled = [batch.canceled for batch in self.batches.values() if batch.place.task_type is kind]
+        return len(canceled) - min(sum(canceled), CANCELED_MAX)
+
+    def _may_keep(self, task: StagingTask) -> bool:
+        over = task.task_id in self.finished or self._is_busy(place_of(task))
+        return not over and self._running(TaskType.PROCESS_STAGING) < STAGING_AT_ONCE_MAX
+
+    def _keep(self, task: StagingTask) -> None:
+        self._number += 1
+        self.batches[self._number] = RunningBatch(place_of(task), (task.task_id,))
+        plans = tuple(plan for plan in self.state.plans.values() if plan.table_id == task.table_id)
+        self._out.append(RunBatch(self._number, StagingBatch(task, plans)))
+
+    def _startable(self, request: WorkRequested) -> Iterator[BuildTask]:
+        """Return tasks of the request that may be read together now."""
+        first: tuple[BuildPlace, tuple[int, int]] | None = None
+        for task_id in request.task_ids:
+            task = self.state.live.get(task_id)
+            plan = self.state.plans.get(task.job_id) if task is not None else None
+            if task is None or plan is None or task_id in self.finished or task.range_id != request.range_id:
+                continue
+            kind = place_of(task), plan.reading
+            if not self._is_busy(kind[0]) and (first is None or first == kind):
+                first = kind
+                yield task
+
+    def _is_busy(self, place: BuildPlace) -> bool:
+        return any(batch.place == place for batch in self.batches.values())
+
+    def _run(self, tasks: Sequence[BuildTask]) -> None:
+        self._number += 1
+        self.batches[self._number] = RunningBatch(place_of(tasks[0]), tuple(task.task_id for task in tasks))
+        plans = {task.job_id: self.state.plans[task.job_id] for task in tasks}
+        self._out.append(RunBatch(self._number, RangeBatch(tasks[0].range_id, tuple(plans.values()))))

@@ -3,26 +3,429 @@
 Decisions (see PendingChanges) take effect here once the log has them. Reports of progress move the book at once, for
 the sink is the truth about them, and their rows follow at the log's pace. The book knows no clock, no threads and no
 storage.
+
+Rows of the book that the job log does not have yet, by their job_ids, in the order in which they first moved.
+
+Requests that were answered, so that one which is repeated gets the answer that it has missed.
+
+Remember which ranges the tables of the book's jobs are split into.
+
+Count the jobs of each account, and of all, by state and reason.
+
+Index the book's jobs by the places that they write and read, and by the names of their tables.
+
+Each index is built when it is first needed, of all rows: a new owner has no time for them.
+
+Find the places that jobs write and read, by path: what lies above and below one is found without reading all the
+others.
+
+A VACUUM of a table deletes what lies in its directory and is not its own, so that no target is ever above or below a
+place that another job writes or reads.
+
+Give each copy of a table an id of its own, if copies of a table carry the same id.
+
+A table that was copied keeps the id in its metadata. Placement, probes and reports are by id, so the jobs of one id
+have to be on one table: where its first job lies. Each copy of it elsewhere gets an id of its own.
+
+Rows that go into the book, and what has moved by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain, islice
 from operator import attrgetter
 
-from iscp.coordination.jobs.answered_requests import AnsweredRequests, RequestKey
-from iscp.coordination.jobs.book_change import BookChange
-from iscp.coordination.jobs.book_index import BookIndex, target_of
-from iscp.coordination.jobs.job_counts import JobCounts
-from iscp.coordination.jobs.split_tables import SplitTables
-from iscp.coordination.jobs.table_paths import Places
-from iscp.coordination.jobs.unlogged_rows import UnloggedRows
-from iscp.core.job.job_of_ranges import combined
-from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, LogEntry, Reason, apply_report
+from iscp.core.job.job_row import (
+    Deletion,
+    JobReport,
+    JobRow,
+    JobState,
+    JobStatus,
+    LogEntry,
+    Reason,
+    apply_report,
+    combined,
+    further_tables,
+)
 from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import JobKey, ShardId
+
+_PATHS = ("/", "s3://")
+
+
+class Places:
+    """The jobs of each place, by their ids. A change or a lookup costs with a path's depth, not with the number of
+    jobs.
+
+    A place may be any text; only paths lie above or below one another. If `letters` is set, each place stands for the
+    table of its dead letters too.
+    """
+
+    def __init__(self, *, letters: bool = False) -> None:
+        self._letters = letters
+        self._here: dict[str, tuple[str, ...]] = {}
+        self._below: dict[str, set[str]] = {}  # directory: the names in it that are places, or lead to some
+
+    def at(self, place: str) -> tuple[str, ...]:
+        """Return the ids of the jobs that have this very place."""
+        return self._here.get(place, ())
+
+    def add(self, place: str, job_id: str) -> None:
+        if not place:
+            return
+        self._here[place] = (*self.at(place), job_id)
+        for directory, name in _above(place):
+            names = self._below.setdefault(directory, set())
+            if name in names:
+                return
+            names.add(name)
+
+    def remove(self, place: str, job_id: str) -> None:
+        """Remove a place that was added."""
+        if not place:
+            return
+        self._here[place] = tuple(each for each in self._here[place] if each != job_id)
+        if self._here[place]:
+            return
+        del self._here[place]
+        if place in self._below:
+            return
+        for directory, name in _above(place):
+            self._below[directory].remove(name)
+            if self._below[directory]:
+                return
+            del self._below[directory]
+            if directory in self._here:
+                return
+
+    def around(self, path: str) -> Iterator[str]:
+        """Return the places strictly above and below `path`."""
+        for directory, _ in _above(path):
+            yield from self._standing_for(directory)
+        yield from self._under(path)
+
+    def _standing_for(self, path: str) -> Iterator[str]:
+        if path in self._here:
+            yield path
+        if self._letters and path.endswith(DEAD_LETTER_SUFFIX):
+            target = path.removesuffix(DEAD_LETTER_SUFFIX)
+            if target in self._here:
+                yield target
+
+    def _under(self, path: str) -> Iterator[str]:
+        waiting = [path]
+        while waiting:
+            directory = waiting.pop()
+            for name in self._below.get(directory, ()):
+                found = f"{directory}/{name}"
+                if found in self._here:
+                    yield found
+                waiting.append(found)
+
+
+def _above(path: str) -> Iterator[tuple[str, str]]:
+    """Return each directory above a path, the nearest first, and the name in it that leads to the path."""
+    if not path.startswith(_PATHS):
+        return
+    while (at := path.rfind("/")) > 0:
+        yield path[:at], path[at + 1 :]
+        path = path[:at]
+
+
+def with_letters(target: str) -> tuple[str, str]:
+    """Return a target, and where the table of its dead letters is, or would be."""
+    return target, target + DEAD_LETTER_SUFFIX
+
+
+def target_of(spec_json: str) -> str:
+    """Return the target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
+    try:
+        target = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return target if isinstance(target, str) else ""
+
+
+class BookIndex:
+    """Invariant: what has been made is that of all rows that `rows` gives."""
+
+    def __init__(self, rows: Callable[[], Iterable[JobRow]]) -> None:
+        self._rows = rows
+        self._targets: Places | None = None
+        self._sources: Places | None = None
+        self._called: dict[str, dict[str, int]] | None = None
+        self._readers: dict[str, dict[str, str]] | None = None
+
+    def readers(self, uri: str) -> dict[str, str]:
+        """Return the ids of the jobs that read the table at `uri` besides their own, with those of their tables."""
+        if self._readers is None:
+            self._readers = {}
+            for row in self._rows():
+                self._read(row)
+        return self._readers.get(uri, {})
+
+    def reread(self, before: JobRow, row: JobRow) -> None:
+        """Index a job whose spec has changed."""
+        self._read_no_more(before)
+        self._read(row)
+
+    def _read(self, row: JobRow) -> None:
+        if self._readers is not None:
+            for uri in further_tables(row):
+                self._readers.setdefault(uri, {})[row.job_id] = row.key.table_id
+
+    def _read_no_more(self, row: JobRow) -> None:
+        if self._readers is not None:
+            for uri in further_tables(row):
+                jobs = self._readers.get(uri, {})
+                jobs.pop(row.job_id, None)
+                if not jobs:
+                    self._readers.pop(uri, None)
+
+    def targets(self) -> Places:
+        """Return the places where the jobs store their targets."""
+        if self._targets is None:
+            self._targets = Places(letters=True)
+            for row in self._rows():
+                self._targets.add(target_of(row.spec_json), row.job_id)
+        return self._targets
+
+    def sources(self) -> Places:
+        """Return the tables that the jobs are on, by their URIs."""
+        if self._sources is None:
+            self._sources = Places()
+            for row in self._rows():
+                self._sources.add(row.table_uri, row.job_id)
+        return self._sources
+
+    def tables_called(self, name: str) -> tuple[str, ...]:
+        """Return the ids of tables that have this name, the newest first."""
+        if self._called is None:
+            self._called = {}
+            for row in self._rows():
+                self._call(row, 1, _names(row))
+        return tuple(reversed(self._called.get(name, {})))
+
+    def add(self, row: JobRow) -> None:
+        """Index a job that is new."""
+        if self._targets is not None:
+            self._targets.add(target_of(row.spec_json), row.job_id)
+        if self._sources is not None:
+            self._sources.add(row.table_uri, row.job_id)
+        self._read(row)
+        self._call(row, 1, _names(row))
+
+    def remove(self, row: JobRow) -> None:
+        self._read_no_more(row)
+        self._call(row, -1, _names(row))
+        if self._targets is not None:
+            self._targets.remove(target_of(row.spec_json), row.job_id)
+        if self._sources is not None:
+            self._sources.remove(row.table_uri, row.job_id)
+
+    def follow(self, before: JobRow, row: JobRow) -> None:
+        """Index a job that has gone on to a table of another id, at the same place."""
+        self._call(before, -1, _followed(before))
+        self._call(row, 1, _followed(row))
+
+    def _call(self, row: JobRow, by: int, names: Iterable[str]) -> None:
+        if self._called is None:
+            return
+        for name in names:
+            jobs = self._called.setdefault(name, {})
+            jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by
+            if not jobs[row.key.table_id]:
+                del jobs[row.key.table_id]
+            if not jobs:
+                del self._called[name]
+
+
+def _names(row: JobRow) -> set[str]:
+    """Return the table's names other than the id of its key."""
+    return {row.table_uri, row.table_name, *_followed(row)}
+
+
+def _followed(row: JobRow) -> tuple[str, ...]:
+    return () if (followed := row.source_id) == row.key.table_id else (followed,)
+
+
+_DIGITS = 16
+
+
+def copy_id(table_id: str, uri: str) -> str:
+    """Return the id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
+    return f"{table_id}@{sha256(uri.encode()).hexdigest()[:_DIGITS]}"
+
+
+def with_own_table_id(
+    row: JobRow, find: Callable[[JobKey], JobRow | None], uri_of: Callable[[str], str | None]
+) -> JobRow:
+    """Return a job to be registered, under the id of its table among those of the copies.
+
+    `find` gives the row of a key, `uri_of` where the jobs of a table id lie (None: there are none).
+    """
+    ids = (row.key.table_id, copy_id(row.source_id, row.table_uri))
+    for table_id in ids:
+        there = find(row.key._replace(table_id=table_id))
+        if there is not None and there.table_uri == row.table_uri:
+            return of_table(row, table_id)
+    return of_table(row, next((each for each in ids if uri_of(each) in (None, row.table_uri)), ids[1]))
+
+
+def of_table(row: JobRow, table_id: str) -> JobRow:
+    """Return a new job known by `table_id`, though the id in its table's metadata is the one that it had so far."""
+    if table_id == row.key.table_id:
+        return row
+    followed = row.source_id
+    status = JobStatus(source_id="" if followed == table_id else followed)
+    return row._replace(
+        key=row.key._replace(table_id=table_id), status_json=status.to_json() if status.source_id else ""
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BookChange:
+    """A `BookChange` is what has changed: `rows` as they are now (`drop_at_s` is set where a job was dropped).
+
+    `shards` are those whose set of jobs, or what is wanted of one of them, was decided again; if only progress was
+    reported, they are empty. `woken` has the shards of jobs that read a table which one of `rows` has committed to.
+    """
+
+    rows: tuple[JobRow, ...] = ()
+    shards: tuple[ShardId, ...] = ()
+    woken: tuple[ShardId, ...] = ()
+
+    @property
+    def decided_shards(self) -> dict[ShardId, bool]:
+        """Return the shards of jobs that have changed, and whether they were decided again."""
+        return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
+
+
+def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
+    """Return the rows that each shard has to run; dropped ones among `rows` are left out."""
+    first: dict[ShardId, tuple[JobRow, ...]] = {}
+    more: dict[ShardId, list[JobRow]] = {}  # most tables have one job
+    for row in rows:
+        if row.drop_at_s is None:
+            shard = row.key.shard
+            if shard in first:
+                more.setdefault(shard, []).append(row)
+            else:
+                first[shard] = (row,)
+    return first | {shard: (*first[shard], *others) for shard, others in more.items()}
+
+
+REQUESTS_MAX = 250_000
+"""Request ids whose answers are remembered; the oldest are forgotten, and count as new when they are repeated."""
+
+RequestKey = tuple[str, str]
+"""The account of the job that a request is about, and the request's id: clients of one account do not know those of
+another, and both may call a request `nightly-2026-11-27`."""
+
+
+class AnsweredRequests:
+    """Requests, oldest first, with the job_ids that they were about."""
+
+    def __init__(self, known: Mapping[RequestKey, str]) -> None:
+        self._job_ids = dict(known)
+
+    def get(self, request: RequestKey) -> str | None:
+        return self._job_ids.get(request)
+
+    def add(self, answered: Mapping[RequestKey, str]) -> None:
+        self._job_ids |= answered
+        for request in list(islice(self._job_ids, max(0, len(self._job_ids) - REQUESTS_MAX))):
+            del self._job_ids[request]
+
+    def forget(self, job_ids: Collection[str]) -> None:
+        """Forget the requests about registrations that nobody remembers any more."""
+        self._job_ids = {request: job_id for request, job_id in self._job_ids.items() if job_id not in job_ids}
+
+
+_COUNTED = attrgetter("key.account", "state", "reason")
+
+
+class JobCounts:
+    """A question costs nothing but its answer, whatever the number of jobs."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
+
+    def add(self, row: JobRow, by: int = 1) -> None:
+        self._counts[row.key.account, row.state, row.reason] += by
+        self._counts["", row.state, row.reason] += by
+
+    def add_all(self, rows: Iterable[JobRow]) -> None:
+        for (account, state, reason), jobs in Counter(map(_COUNTED, rows)).items():
+            for counted in (account, ""):
+                self._counts[counted, state, reason] += jobs
+
+    def count(self, account: str, state: JobState | None, reason: Reason | None) -> int:
+        """Return how many jobs an account has (empty: all accounts), in a state and for a reason (None: in any)."""
+        states = (state,) if state is not None else tuple(JobState)
+        reasons = (reason,) if reason is not None else tuple(Reason)
+        return sum(self._counts[account, each, why] for each in states for why in reasons)
+
+
+class SplitTables:
+    """A range of a table counts as often as jobs have a row for it; costs nothing of tables that are not split."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Counter[int]] = {}
+
+    def ranges(self, table_id: str) -> tuple[int, ...]:
+        found = self._rows.get(table_id)
+        return tuple(sorted(found)) if found else (WHOLE,)
+
+    def add(self, key: JobKey) -> None:
+        if key.range_id != WHOLE:
+            self._rows.setdefault(key.table_id, Counter())[key.range_id] += 1
+
+    def remove(self, key: JobKey) -> None:
+        if key.range_id == WHOLE:
+            return
+        rows = self._rows[key.table_id]
+        rows[key.range_id] -= 1
+        if not rows[key.range_id]:
+            del rows[key.range_id]
+        if not rows:
+            del self._rows[key.table_id]
+
+
+class UnloggedRows:
+    """The rows that the log does not have yet. A row in which only a watermark has moved need not be written soon: it
+    is due after `flush`.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[str, None] = {}
+        self._by_watermark: dict[str, None] = {}
+
+    def add(self, job_id: str, *, due: bool) -> None:
+        """Add a row; `due` says that more than its watermark has moved."""
+        (self._due if due else self._by_watermark)[job_id] = None
+
+    def remove(self, job_ids: Iterable[str]) -> None:
+        """Remove rows that the log has, or whose jobs have gone."""
+        for job_id in job_ids:
+            self._due.pop(job_id, None)
+            self._by_watermark.pop(job_id, None)
+
+    def due(self, limit: int) -> Iterator[str]:
+        return islice(self._due, limit)
+
+    def flush(self) -> int:
+        """Make all rows due from now on, and return how many there are."""
+        self._due |= self._by_watermark
+        self._by_watermark.clear()
+        return len(self._due)
 
 
 class JobBook:

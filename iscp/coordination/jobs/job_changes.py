@@ -2,52 +2,324 @@
 
 A draft holds decisions that the log does not have yet: each is made against the book and those before it in the draft,
 which is then committed or thrown away as a whole.
+
+The requests of users, and what each makes of a job's row.
+
+Refuse places that jobs occupy: no target may be another's, lie within another's table, or around it.
+
+Split or merge a table's ranges: which ranges go, which come, and the rows of its jobs.
+
+Neither moves rows of a sink: a range's next iteration reads what those before it have reached there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import assert_never
 
-from iscp.coordination.jobs.answered_requests import RequestKey
-from iscp.coordination.jobs.book_index import target_of
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import (
-    Answer,
-    EndDeleted,
-    Pause,
-    Register,
-    Registration,
-    Request,
-    Resume,
-    Resync,
-    Unregister,
-    Update,
-    ending,
-    paused,
-    resumed,
-    updated,
-)
-from iscp.coordination.jobs.occupied_places import OccupiedPlaces, named_to
-from iscp.coordination.jobs.reshard import (
-    Reshard,
-    changes,
-    refuse_split,
-    refuse_unsharded,
-    rows_after,
-    rows_of_registration,
-)
-from iscp.coordination.jobs.table_copies import with_own_table_id
-from iscp.coordination.jobs.table_paths import Places
+from iscp.coordination.jobs.job_book import JobBook, Places, RequestKey, target_of, with_letters, with_own_table_id
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import Deletion, JobRow, LogEntry, Reason
+from iscp.core.job.job_row import Deletion, JobRow, JobState, JobStatus, LogEntry, Reason, combined
+from iscp.core.job.registration_id import id_of_successor
+from iscp.core.rows import key_ranges
 from iscp.core.rows.key_ranges import WHOLE
-from iscp.core.spec.spec_fields import differing_fields
-from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.spec.spec import differing_fields
+from iscp.core.spec.spec_parsing import changed_spec, parse_spec
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
-from iscp.core.values.ids import JobKey
+from iscp.core.values.ids import JobKey, ranged_job_id
+
+RANGE_FIELD = "range"
+_SEE_LIST = "See `iscp-admin shard list` for those that there are"
+
+
+@dataclass(frozen=True, slots=True)
+class Reshard:
+    """Split ranges of a table (0: all), or merge pairs of them (0: the smallest). Answered with how many it has then.
+
+    `job_id`: the time that the ids of its rows begin with; `seen`: the registrations that were checked to be of kinds
+    whose sinks are sharded. If they are not the table's by now that is a Conflict.
+    """
+
+    table_id: str
+    merge: bool
+    range_id: int
+    seen: frozenset[str]
+    job_id: str = ""
+    request_id: str = ""
+
+
+Change = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ranges that go, and those that are there instead."""
+
+
+def changes(ranges: Collection[int], merge: bool, range_id: int) -> list[Change]:
+    """Raises InvalidRequest."""
+    if range_id and range_id not in ranges:
+        raise InvalidRequest(f"the table has no range {range_id}", about=RANGE_FIELD, remedy=_SEE_LIST)
+    return _merges(ranges, range_id) if merge else _splits(ranges, range_id)
+
+
+def _splits(ranges: Collection[int], range_id: int) -> list[Change]:
+    chosen = [range_id] if range_id else sorted(ranges)
+    least = [each for each in chosen if not key_ranges.may_split(each)]
+    if least:
+        raise InvalidRequest(
+            f"range {least[0]} is one of {key_ranges.RANGES_MAX} parts of its table already, and none is smaller",
+            about=RANGE_FIELD,
+            remedy="Name a range that is larger; see `iscp-admin shard list`",
+        )
+    return [((each,), key_ranges.children(each)) for each in chosen]
+
+
+def _merges(ranges: Collection[int], range_id: int) -> list[Change]:
+    if key_ranges.WHOLE in ranges:
+        raise InvalidRequest(
+            "the table is not split: its range 1 is the whole", about=RANGE_FIELD, remedy="There is nothing to merge"
+        )
+    parents = [key_ranges.parent(range_id)] if range_id else key_ranges.deepest(ranges)
+    if range_id and (other := key_ranges.sibling(range_id)) not in ranges:
+        raise InvalidRequest(
+            f"range {range_id} is merged with {other}, which is split further",
+            about=RANGE_FIELD,
+            remedy=f"Merge what {other} was split into first",
+        )
+    return [(key_ranges.children(each), (each,)) for each in parents]
+
+
+def refuse_unsharded(row: JobRow, kind: str, ranges: Collection[int]) -> None:
+    """Raise InvalidRequest for a job whose sink has one watermark, on a table that has several."""
+    if key_ranges.WHOLE not in ranges:
+        raise InvalidRequest(
+            f"{row.table_name} is split into {len(ranges)} ranges, and the sink of a consumer {kind} is not sharded",
+            about="table",
+            remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, then register the job",
+        )
+
+
+def refuse_split(row: JobRow, ranges: Collection[int]) -> None:
+    """Raise InvalidRequest for what cannot be done with a job while its table is split."""
+    if key_ranges.WHOLE not in ranges:
+        raise InvalidRequest(
+            f"{row.table_name} is split into {len(ranges)} ranges, each of which goes its own way",
+            about="table",
+            remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, and then repeat this request",
+        )
+
+
+def rows_after(rows: Sequence[JobRow], merged: Sequence[Change], job_id: str, now_s: float) -> Iterator[JobRow]:
+    """Return the rows to be logged: of each job and change those that end, then those that go on with it."""
+    number = 0
+    for gone, come in merged:
+        mine: dict[str, list[JobRow]] = {}
+        for row in rows:
+            if row.key.range_id in gone:
+                mine.setdefault(row.registration, []).append(row)
+        for registration, before in mine.items():
+            yield from (row._replace(drop_at_s=now_s) for row in before)
+            # Paused, quarantined or failed stays so; the watermark is a hint, as always.
+            job = combined(before)
+            later_id = id_of_successor(job_id, registration)
+            for each in come:
+                key, number = job.key.of_range(each), number + 1
+                yield job._replace(key=key, job_id=ranged_job_id(later_id, number), origin=registration)
+
+
+def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:
+    """Return a new job's rows on a table that may be split."""
+    if key_ranges.WHOLE in ranges:
+        return [row]
+    return [
+        row._replace(key=row.key.of_range(each), job_id=ranged_job_id(row.job_id, each), origin=row.job_id)
+        for each in sorted(ranges)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
+
+    `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
+    for each range. `warning` goes into the answer.
+    """
+
+    row: JobRow
+    request_id: str = ""
+    shared_target: bool = False
+    sharded: bool = False
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """All or none. Answered with one RegisterResult for each item, in order."""
+
+    items: tuple[Registration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Drop a job. The answer is False if there is no such job.
+
+    `delete_target`: a node deletes the job's target first. The job is there until that is done, and paused.
+    """
+
+    key: JobKey
+    request_id: str = ""
+    delete_target: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndDeleted:
+    """Drop a job whose target is deleted. The answer is False if there is no such job any more."""
+
+    key: JobKey
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Pause a job. The answer is False if it was paused already."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume a job. The answer is False if it is neither paused nor failing."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Rebuild the job of `seen` as `item`, under a new job_id and perhaps on another table. Answered with a
+    RegisterResult.
+
+    `seen` is the job's row as it was when `item` was checked; one that was decided about since is a Conflict.
+    """
+
+    seen: JobRow
+    item: Registration
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change the fields of a job's spec that `changes_json` has. Answered with False where they are so already."""
+
+    key: JobKey
+    changes_json: str
+    request_id: str = ""
+
+
+Request = Register | Unregister | EndDeleted | Pause | Resume | Update | Resync | Reshard
+Answer = tuple[RegisterResult, ...] | RegisterResult | bool | int
+
+
+def paused(row: JobRow) -> JobRow | None:
+    if row.paused:
+        return None
+    # A release before has resumed a job that was to end with its target; that was taken back by it.
+    kept = replace(row.status, deletion=Deletion.NONE).to_json() if '"deletion"' in row.status_json else row.status_json
+    return row._replace(reason=Reason.PAUSED, status_json=kept)
+
+
+def ending(row: JobRow) -> JobRow:
+    """Return the row of a job that is to end with its target: at once if it has failed to, or waits to try again."""
+    before = row.status
+    status = JobStatus(
+        from_version=before.from_version,
+        to_version=before.to_version,
+        source_id=before.source_id,
+        sources=before.sources,
+        step=before.step,
+        steps=before.steps,
+        deletion=Deletion.WANTED,
+    )
+    return row._replace(state=JobState.COMPLETED, reason=Reason.PAUSED, status_json=status.to_json())
+
+
+def resumed(row: JobRow) -> JobRow | None:
+    if not (row.paused or row.reason in (Reason.QUARANTINED, Reason.RETRYING) or row.failed_for_good):
+        return None
+    stopped = row.state in (JobState.ERROR, JobState.CANCELED)
+    return row._replace(reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
+
+
+def updated(row: JobRow, changes_json: str) -> JobRow | None:
+    """Return the updated row, or None if nothing differs: a failed or quarantined job is tried by its new spec, a
+    paused one stays so.
+    """
+    spec = changed_spec(row.spec_json, changes_json)
+    if spec == row.spec:
+        return None
+    changed = row._replace(spec_json=spec.to_json())
+    return changed if row.paused or row.reason is Reason.RETRYING else resumed(changed) or changed
+
+
+TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
+
+
+@dataclass(frozen=True, slots=True)
+class OccupiedPlaces:
+    """The places that jobs occupy: their `targets` and `sources`; `current` gives the jobs of ids that are still there,
+    as they are now.
+    """
+
+    targets: tuple[Places, ...]
+    sources: tuple[Places, ...]
+    current: Callable[[Iterable[Sequence[str]]], Iterator[JobRow]]
+
+    def check(self, item: Registration) -> None:
+        """Raises InvalidRequest where the job's target or source would be in the way of another job's."""
+        target, account = target_of(item.row.spec_json), item.row.key.account
+        for other in self.current(places.at(target) for places in self.targets):
+            if item.shared_target and other.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
+                continue
+            if other.deletion:
+                raise InvalidRequest(
+                    f"{target} is being deleted, with {named_to(account, other)}",
+                    about=TARGET_FIELD,
+                    remedy="Wait until it is gone, or choose another target",
+                )
+            raise InvalidRequest(
+                f"{target} is the target of {named_to(account, other)}",
+                about=TARGET_FIELD,
+                remedy="Choose another target, or unregister that job first",
+            )
+        self._check_around(target, item.row.table_uri, account)
+
+    def _check_around(self, target: str, source: str, account: str) -> None:
+        """Check that a target neither holds nor lies within what another job writes or reads, nor its own source."""
+        targets, sources = self.targets, self.sources
+        mine = with_letters(target) if target else ()
+        checks = [(targets, path, "target", TARGET_FIELD) for path in mine]
+        checks += [(sources, path, "source", TARGET_FIELD) for path in mine]
+        for there, path, what, field in (*checks, (targets, source, "target", SOURCE_FIELD)):
+            for other in self.current(each.at(place) for each in there for place in each.around(path)):
+                raise InvalidRequest(
+                    f"{path} lies within the {what} of {named_to(account, other)}, or around it: cleaning the one "
+                    "table would delete files of the other",
+                    about=field,
+                    remedy="Choose a path beside it, or unregister that job first",
+                )
+        letters = target + DEAD_LETTER_SUFFIX, target.removesuffix(DEAD_LETTER_SUFFIX)
+        for other in self.current(each.at(place) for each in targets for place in letters if place != target):
+            raise InvalidRequest(
+                f"{target} and the target of {named_to(account, other)} are in the way of one another's dead letters",
+                about=TARGET_FIELD,
+                remedy=f"Choose another target, without {DEAD_LETTER_SUFFIX}",
+            )
+
+
+def named_to(account: str, job: JobRow) -> str:
+    """Return how to name the job: another account's job is not named to this one."""
+    return f"job {job.key.job_name!r}" if job.key.account == account else "another job"
+
 
 OPERATORS_REQUEST = "reshard:"
 """The prefix of an operator's request id in the log: the request is not of the account with whose row it is logged."""

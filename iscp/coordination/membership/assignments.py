@@ -2,19 +2,29 @@
 
 A new owner takes over what a node runs from its Sync. Only the node's own report, or the end of its lease and of the
 grace after it, ends Draining: stopping is not stopped.
+
+Nodes that run a shard beside the one that holds it, until they have stopped: it is not placed before.
+
+A node that could not be seen for a while may come back with all that it ran, so there may be as many as shards: each
+question costs what it is about, however many there are.
+
+Decide where a shard should be. Only a dispatch makes it so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
+from iscp.coordination.protocol.messages import Overrides
 from iscp.core.job.job_row import JobRow
 from iscp.core.rows.key_ranges import WHOLE, overlaps
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import ShardId
+from iscp.core.values.ring import Ring
 from iscp.core.values.state_table import StateTable
 
 # state diagram of SHARD_STATES
@@ -259,3 +269,73 @@ class Assignments:
             parts.pop(shard, None)
             if not parts:
                 del self._parts[shard.table_id]
+
+
+class SecondCopies:
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[ShardId, set[Holder]]] = {}
+        self._copies: dict[Holder, dict[ShardId, None]] = {}
+
+    def __len__(self) -> int:
+        """Return how many shards have a second copy."""
+        return sum(len(shards) for shards in self._tables.values())
+
+    def __iter__(self) -> Iterator[tuple[ShardId, Holder]]:
+        return ((shard, holder) for holder, shards in self._copies.items() for shard in shards)
+
+    def add(self, shard: ShardId, holder: Holder) -> None:
+        self._tables.setdefault(shard.table_id, {}).setdefault(shard, set()).add(holder)
+        self._copies.setdefault(holder, {})[shard] = None
+
+    def end(self, shard: ShardId, holder: Holder) -> bool:
+        """Note that the node has stopped it, and return whether it had it."""
+        copies = self._copies.get(holder, {})
+        if shard not in copies:
+            return False
+        del copies[shard]
+        if not copies:
+            del self._copies[holder]
+        shards = self._tables[shard.table_id]
+        shards[shard].discard(holder)
+        if not shards[shard]:
+            del shards[shard]
+        if not shards:
+            del self._tables[shard.table_id]
+        return True
+
+    def at(self, holder: Holder) -> list[ShardId]:
+        return list(self._copies.get(holder, ()))
+
+    def in_the_way(self, shard: ShardId) -> ShardId | None:
+        """Return a shard with a second copy that shares keys with this one."""
+        alike = self._tables.get(shard.table_id, ())
+        return next((each for each in alike if overlaps(each.range_id, shard.range_id)), None)
+
+
+RINGS_KEPT_MAX = 4
+"""Sets of nodes whose rings are cached, at 16 MB for 1,000 nodes; others are built again."""
+
+
+@lru_cache(RINGS_KEPT_MAX)
+def ring_of(nodes: frozenset[str]) -> Ring:
+    """Return the ring of the nodes, which does not change, and is the same for the same nodes."""
+    return Ring(nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The nodes that may take shards, their ring, and the overrides. Replaced when one of these changes.
+
+    Invariant: the ring is that of these nodes, or None: it is still to be built.
+    """
+
+    eligible: frozenset[str] = frozenset()
+    overrides: Overrides = field(default_factory=Overrides)
+    ring: Ring | None = None
+
+    def target(self, shard: ShardId) -> str:
+        """Return the node where `shard` should be; empty if no node may take any, or it is not known yet."""
+        if self.ring is None or not self.eligible:
+            return ""
+        pinned = self.overrides.pins.get(shard, "")
+        return pinned if pinned in self.eligible else self.ring.preferred(shard)

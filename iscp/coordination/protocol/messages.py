@@ -3,20 +3,21 @@
 The channel may lose, double and reorder messages: the sender repeats whatever was not confirmed, and the receiver drops
 what it has seen or what is stale. Every message names the owner's term and the node's epoch that it belongs to, so that
 it can be judged by itself.
+
+Store what operators have decided of nodes and shards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.iteration import HistoryEntry, exact_shard
 from iscp.core.job.job_row import JobReport, JobRow
-from iscp.core.job.report_validation import exact_shard
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import WIRE_FORMAT
+from iscp.core.values.ids import WIRE_FORMAT, ShardId, TableEpoch
 from iscp.core.values.untrusted_values import exact_float, exact_int, exact_message
 
 SYNC_SHARDS_MAX = 5_000
@@ -140,7 +141,7 @@ class SourceSeen:
     `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
     `ages`: what was known of the versions that some job is at, in order; empty where none is behind.
     `reported_at_s`: when that was reported, by the same clock as `checked_at_s` (0: a node before wire's ages).
-    `repair_version`: the newest repair (iscp.core.job.commit_route) that some job has not applied, 0 if there is none.
+    `repair_version`: the newest repair (iscp.core.job.source_holds) that some job has not applied, 0 if there is none.
     `unreached`: the source cannot be probed any more, and nobody knows what was committed after `checked_at_s`, which
     is 0 if this node never could.
     """
@@ -239,3 +240,20 @@ class Alive:
 
 OwnerMessage = Announce | DispatchTable | Acknowledge
 NodeMessage = Sync | DispatchTableResponse | Checkpoint | Alive
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """The operators' decisions, which outlive owners and the nodes' lives.
+
+    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node that a
+    shard should be on whatever the ring says.
+    """
+
+    cordoned: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+    pins: Mapping[ShardId, str] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> frozenset[str]:
+        return self.cordoned | self.draining

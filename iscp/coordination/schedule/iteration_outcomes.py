@@ -1,21 +1,276 @@
-"""Derive from an iteration's outcomes what they mean for its jobs: their next attempt, and what is reported of them."""
+"""Derive from an iteration's outcomes what they mean for its jobs: their next attempt, and what is reported of them.
+
+Iterations between their submission and their end, and when it is reported that they wait or run.
+
+Tables by the time at which they have to be visited, so that a pass costs only what is due.
+
+Due times of idle tables lie on a grid, so that many share one: the heap holds times, each with the tables that are due
+then, in the order in which they came. A hundred thousand idle tables have some hundreds of times.
+
+The state of a node's schedule, which its modules share.
+
+Report a table's source: up to when it is known, and how far its jobs lie behind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
 
-from iscp.coordination.job_states import JobEvent
-from iscp.coordination.schedule.in_flight import InFlightIteration
+from iscp.coordination.lag import LEAST_S, applied_since_s
+from iscp.coordination.protocol.events import Reports, Seen
+from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen, VersionAge
+from iscp.coordination.reports import JobEvent
+from iscp.coordination.schedule.maintenance_turns import VerifyQueue
+from iscp.coordination.schedule.probes import ProbeDeadlines
+from iscp.coordination.schedule.schedule_events import CancelIteration, ScheduleEffect
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.tracked_job import TrackedJob
-from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
-from iscp.core.job.iteration import HistoryEntry, JobOutcome, Purpose
+from iscp.coordination.schedule.tracked_job import EvaluateTrigger, Pace, TrackedJob
+from iscp.core.job.iteration import SECONDS_MOST, HistoryEntry, Iteration, JobOutcome, Purpose, Usage
 from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.job.usage import SECONDS_MOST, Usage
+from iscp.core.job.start_rule import ProbeState
 from iscp.core.settings.backoff import delay_s, doubled_s, jittered_s, quarantined
-from iscp.core.settings.config import BackoffConfig
-from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, IscpError
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, InvariantBroken, IscpError
+from iscp.core.values.ids import JobKey, ShardId
+
+
+@dataclass(slots=True)
+class InFlightIteration:
+    """One iteration between its submission and its end; `newest` is the source version known at its submission.
+
+    `further`: the versions of further tables that were known. `due_s` is when it was due by the monotonic clock, and
+    `waited_s` how many seconds passed from then until it began.
+    """
+
+    iteration: Iteration
+    table: TrackedTable
+    newest: int
+    due_s: float = 0.0
+    started_at_s: float = 0.0
+    waited_s: float = 0.0
+    pending_reported: bool = False
+    canceled: bool = False
+    settled: set[str] = field(default_factory=set)
+    further: Mapping[str, int] = field(default_factory=dict)
+
+
+class InFlightIterations:
+    """Invariant: a job is in one iteration at most.
+
+    A run is announced (`pending`, then `running`) only when it is not over `announce_s` after its submission:
+    most are.
+    """
+
+    def __init__(self, announce_s: float) -> None:
+        self._announce_s = announce_s
+        self._open: dict[int, InFlightIteration] = {}
+        self._announce: list[tuple[float, int]] = []
+        self._numbers = 0
+        self.epoch = 0
+
+    def get(self, number: int) -> InFlightIteration | None:
+        return self._open.get(number)
+
+    def begin(
+        self,
+        table: TrackedTable,
+        jobs: Sequence[TrackedJob],
+        to_version: int | None,
+        deadline_s: float,
+        now_s: float,
+        purpose: Purpose = Purpose.APPLY,
+    ) -> Iteration:
+        self._numbers += 1
+        table.in_flight += 1
+        due_s = min((job.due_since_s(now_s) for job in jobs), default=now_s) if purpose is Purpose.APPLY else now_s
+        for job in jobs:
+            if job.in_flight:
+                raise InvariantBroken(f"{job.row.key} would be in two iterations")
+            job.in_flight, job.stale = self._numbers, job.stale and purpose is not Purpose.APPLY
+            job.noticed_s = 0.0 if purpose is Purpose.APPLY else job.noticed_s
+        iteration = Iteration(
+            number=self._numbers,
+            table_id=table.shard.table_id,
+            table_uri=table.uri,
+            jobs=tuple(job.row for job in jobs),
+            to_version=to_version,
+            priority=max(job.priority for job in jobs),
+            deadline_s=deadline_s,
+            purpose=purpose,
+            epoch=self.epoch,
+        )
+        newest = -1 if table.newest is None else table.newest
+        run = self._open[iteration.number] = InFlightIteration(iteration, table, newest, due_s)
+        if table.further:
+            run.further = table.further.versions()
+        if purpose is Purpose.APPLY:
+            heapq.heappush(self._announce, (now_s + self._announce_s, iteration.number))
+        return iteration
+
+    def next_number(self) -> int:
+        return self._numbers + 1
+
+    def verifying(self, job: TrackedJob) -> bool:
+        """Return whether the job's target is being compared: the table's others need not wait for that."""
+        run = self._open.get(job.in_flight)
+        return run is not None and run.iteration.purpose is not Purpose.APPLY
+
+    def note_started(self, number: int, now_s: float, at_s: float) -> None:
+        run = self._open.get(number)
+        if run is not None:
+            run.started_at_s, run.waited_s = at_s, max(0.0, now_s - run.due_s)
+            if run.pending_reported:
+                heapq.heappush(self._announce, (now_s + self._announce_s, number))
+
+    def end(self, number: int) -> InFlightIteration | None:
+        run = self._open.pop(number, None)
+        if run is not None:
+            run.table.in_flight -= 1
+            run.table.ran_since_probe = True
+        return run
+
+    def of_job(self, table: TrackedTable, key: JobKey) -> int:
+        """Return the number of the iteration that a job of this name is still in, whichever registration; 0: none."""
+        flights = self._open.values() if table.in_flight else ()
+        mine = (run.iteration for run in flights if run.table is table)
+        return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
+
+    def take_outdated(self, job: TrackedJob) -> int:
+        """Once the spec is here that is to end what runs by another: the number of that iteration; 0: none."""
+        if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
+            return 0
+        job.awaited_spec = ""
+        run = self._open.get(job.in_flight)
+        mine = (row for row in run.iteration.jobs if row.key == job.row.key) if run else ()
+        return job.in_flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
+
+    def before_deletion(self, job: TrackedJob) -> int:
+        """Return the number of the iteration that has to end before the job's target is deleted; 0: none."""
+        run = self._open.get(job.in_flight)
+        return job.in_flight if run is not None and run.iteration.purpose is not Purpose.DELETE else 0
+
+    def next_due_s(self) -> float | None:
+        """Return when the next iteration is to be announced, or None if none is."""
+        while self._announce and self._announce[0][1] not in self._open:
+            heapq.heappop(self._announce)
+        return self._announce[0][0] if self._announce else None
+
+    def pop_due(self, now_s: float) -> InFlightIteration | None:
+        """Return one that is to be announced now."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now_s:
+            return None
+        return self._open[heapq.heappop(self._announce)[1]]
+
+
+def announcement(run: InFlightIteration) -> list[JobReport]:
+    """Return the reports that the iteration's jobs wait, or run."""
+    if run.canceled:
+        return []
+    started = run.started_at_s > 0
+    run.pending_reported = not started
+    event = JobEvent.START if started else JobEvent.QUEUE
+    reports = []
+    for job in run.table.jobs:
+        running = job.in_flight == run.iteration.number and job.row.job_id not in run.settled
+        if running and not job.row.paused:
+            to_version = run.iteration.to_version
+            status = JobStatus(
+                from_version=job.row.watermark.version,
+                to_version=-1 if to_version is None else to_version,
+                start_at_s=run.started_at_s,
+                doubted_at_s=job.doubted_at_s,
+            )
+            reason = job.reported_reason if job.failures else Reason.NONE
+            reports.append(job.report(event, reason, status if started else None))
+    return reports
+
+
+STALE_MAX = 1_000
+"""Outdated entries, in addition to one for each live table; beyond them they are removed."""
+
+
+class DueTables:
+    """Invariant: a table with a finite `due_s` has an entry at that time; its other entries count for nothing."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []  # a heap
+        self._tables: dict[float, list[TrackedTable]] = {}
+        self._entries = 0
+        self._live = 0
+        # How many entries of the earliest time count no more: a list is not cut at its beginning for each.
+        self._passed, self._passed_of_s = 0, inf
+
+    def __len__(self) -> int:
+        return self._live
+
+    def set(self, table: TrackedTable, due_s: float, now_s: float) -> None:
+        """Set when the table is due: never in the past, and never not at all. Raises InvariantBroken if `due_s` is no
+        time.
+        """
+        due_s = max(due_s, now_s)
+        if not isfinite(due_s):
+            raise InvariantBroken(f"{table.uri} would never be visited again")
+        if due_s == table.due_s:
+            return
+        if table.due_s == inf:
+            self._live += 1
+        table.due_s = due_s
+        tables = self._tables.get(due_s)
+        if tables is None:
+            self._tables[due_s] = [table]
+            heapq.heappush(self._times, due_s)
+        else:
+            tables.append(table)
+        self._entries += 1
+        if self._entries > 2 * self._live + STALE_MAX:
+            self._remove_stale()
+
+    def clear(self, table: TrackedTable) -> None:
+        if table.due_s != inf:
+            self._live -= 1
+            table.due_s = inf
+
+    def pop(self, now_s: float) -> TrackedTable | None:
+        """Return a table that is due, the longest overdue first."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now_s:
+            return None
+        table = self._tables[due_s][self._passed]
+        self._passed += 1
+        self.clear(table)
+        return table
+
+    def next_due_s(self) -> float | None:
+        while self._times:
+            due_s = self._times[0]
+            if due_s != self._passed_of_s:
+                self._passed, self._passed_of_s = 0, due_s
+            tables = self._tables[due_s]
+            while self._passed < len(tables):
+                if tables[self._passed].due_s == due_s:
+                    return due_s
+                self._passed += 1
+            heapq.heappop(self._times)
+            del self._tables[due_s]
+            self._entries -= len(tables)
+            self._passed_of_s = inf
+        return None
+
+    def _remove_stale(self) -> None:
+        waiting = {
+            due_s: [table for table in dict.fromkeys(tables) if table.due_s == due_s]
+            for due_s, tables in self._tables.items()
+        }
+        self._tables = {due_s: tables for due_s, tables in waiting.items() if tables}
+        self._times = list(self._tables)
+        heapq.heapify(self._times)
+        self._entries = sum(map(len, self._tables.values()))
+        self._passed_of_s = inf
+
 
 BUILD_LOOK_S = 5.0
 """Seconds that a job built by ranges waits before it checks that all are there; sooner if it is notified."""
@@ -303,3 +558,125 @@ class Settlement:
         measured = outcome.usage or Usage(rows_written=outcome.rows, bytes_written=outcome.bytes)
         wait_s = min(self._run.waited_s + measured.wait_s, SECONDS_MOST)
         return replace(measured, wait_s=wait_s, retries=self._retries)
+
+
+def report_seen(table: TrackedTable, now_s: float, at_s: float, every_s: float) -> SourceSeen | None:
+    """Return what is known of the source: when it moved, when a lag begins or ends, and if the last probe that was
+    reported was `every_s` ago.
+
+    If it cannot be reached, and never was from here, only that is reported.
+    """
+    unreached = table.overdue or bool(table.fault)
+    if table.seen is None or table.probed_s == -inf:
+        return _report_unreached(table) if unreached else None
+    probed_at_s = at_s - (now_s - table.probed_s)
+    further = _see_further(table) if table.further else ()
+    ages, own_s = _see_versions(table, table.seen, probed_at_s)
+    lag_s = max([own_s, *(each.lag_s for each in further)])
+    behind = (job.row.watermark.version for job in table.jobs if job.row.watermark.version >= 0 and not job.row.paused)
+    repair = table.seen.repair if min(behind, default=table.seen.repair) < table.seen.repair else 0
+    version = table.seen.version
+    seen = SourceSeen(table.shard, version, probed_at_s, lag_s, further, repair, unreached, ages, at_s)
+    if table.reported and not seen.moved_since(table.reported) and now_s - table.reported_s < every_s:
+        return None
+    table.reported, table.reported_s = seen, table.probed_s
+    return seen
+
+
+def _report_unreached(table: TrackedTable) -> SourceSeen | None:
+    seen = SourceSeen(table.shard, -1 if table.newest is None else table.newest, 0.0, 0.0, unreached=True)
+    if table.reported == seen:
+        return None
+    table.reported = seen
+    return seen
+
+
+def _see_versions(table: TrackedTable, seen: ProbeState, probed_at_s: float) -> tuple[tuple[VersionAge, ...], float]:
+    """Return the ages of what jobs have not applied, and that for the slowest job that is built and not paused; 0 if
+    there is nothing.
+    """
+    if all(job.row.watermark.version >= seen.version for job in table.jobs if not job.row.paused):
+        table.behind = None
+        return (), 0.0
+    behind = [job.row for job in table.jobs if not job.row.paused and job.row.watermark.version < seen.version]
+    ages: tuple[VersionAge, ...] = ()
+    if table.behind:
+        table.behind.forget(min(row.watermark.version for row in behind))
+        ages = table.behind.ages(table.probed_s)
+    built = [row for row in behind if row.watermark.version >= 0]
+    if not built:
+        return ages, 0.0
+    slowest = min(built, key=lambda row: row.watermark.version)
+    otherwise_s = table.probed_s - (probed_at_s - applied_since_s(slowest, slowest.watermark, probed_at_s))
+    since_s = table.behind.since_s(slowest.watermark.version, otherwise_s) if table.behind else otherwise_s
+    return ages, max(LEAST_S, table.probed_s - since_s)
+
+
+def _see_further(table: TrackedTable) -> tuple[FurtherSeen, ...]:
+    built = [job.several for job in table.jobs if job.several and job.row.watermark.version >= 0 and job.runnable]
+    return table.further.see(built, table.probed_s) if table.further else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTimes:
+    """Limits of how often the schedule reports, and of how much one of its steps does."""
+
+    announce_s: float = 1.0
+    """Time after which an iteration is reported as pending or running; most are over before."""
+
+    seen_every_s: float = 60.0
+    """Seconds between two reports that a source has not moved, at most."""
+
+    seen_per_lag: float = 4.0
+    """Reports that a source has not moved within the smallest target lag of its jobs, about: so that the owner knows
+    that none is late.
+    """
+
+    due_max: int = 1_000
+    """Due tables that one Tick visits; the next one goes on with the others."""
+
+
+@dataclass(slots=True)
+class ScheduleState:
+    """The state of the schedule. `out` gathers the effects of the step at `now_s` (monotonic), which is `at_s` in Unix
+    time.
+
+    `shards` has the tables of each shard that runs here, until it has stopped; `stopping` has the shards that are to
+    stop. `postponed` has the tables that would have been visited while iterations are postponed, and is None while they
+    are not.
+    """
+
+    node_id: str
+    probe: ProbeConfig
+    backoff: BackoffConfig
+    draw: Callable[[], float]
+    pacing: ScheduleTimes
+    evaluate_trigger: EvaluateTrigger
+    in_flight: InFlightIterations
+    probes_out: ProbeDeadlines
+    shards: dict[ShardId, tuple[TrackedTable, ...]] = field(default_factory=dict)
+    due: DueTables = field(default_factory=DueTables)
+    stopping: set[ShardId] = field(default_factory=set)
+    verify_queue: VerifyQueue = field(default_factory=VerifyQueue)
+    postponed: dict[TrackedTable, None] | None = None
+    now_s: float = 0.0
+    at_s: float = 0.0
+    out: list[ScheduleEffect] = field(default_factory=list)
+
+    def report(self, table: TrackedTable, reports: Sequence[JobReport], history: Sequence[HistoryEntry] = ()) -> None:
+        if reports or history:
+            self.out.append(Reports(table.shard, tuple(reports), tuple(history)))
+
+    def report_seen(self, table: TrackedTable) -> None:
+        news = report_seen(table, self.now_s, self.at_s, self.seen_every_s(table))
+        if news is not None:
+            self.out.append(Seen(news))
+
+    def seen_every_s(self, table: TrackedTable) -> float:
+        return min(self.pacing.seen_every_s, table.target_lag_s / self.pacing.seen_per_lag)
+
+    def cancel(self, number: int) -> None:
+        run = self.in_flight.get(number)
+        if run is not None and not run.canceled:
+            run.canceled = True
+            self.out.append(CancelIteration(number))

@@ -12,12 +12,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
-from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
-from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.protocol.events import (
+    HoldIterations,
+    Reports,
+    Seen,
+    ShardStarted,
+    ShardStopped,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    Tick,
+    UpdateShard,
+)
 from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.job.target_state import TargetQuery, TargetSeen
-from iscp.core.job.verification import VerifyReport, VerifyRequest
+from iscp.core.job.start_rule import ProbeState, TargetQuery, TargetSeen, VerifyReport, VerifyRequest
 from iscp.core.values.errors import IscpError
 from iscp.core.values.ids import ShardId
 

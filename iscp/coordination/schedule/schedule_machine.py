@@ -11,17 +11,39 @@ machine decides when the rule is evaluated. Cost: a step touches one table, a Ti
 - `pending` and `running` are reported only of iterations that are not over after `announce_s`: most are, and the
   log would otherwise take three rows for one.
 - A shard has stopped when its last iteration has ended and its outcome is reported, not when that was ordered.
+
+Carry out what the worker machine orders of shards: start, update, stop, and postpone iterations.
+
+Visiting a table: what starts, whether its source is probed, and when it is visited next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import assert_never
 
-from iscp.coordination.protocol.events import Tick
-from iscp.coordination.schedule import shard_orders, table_visits
-from iscp.coordination.schedule.in_flight import InFlightIteration, InFlightIterations, announcement
-from iscp.coordination.schedule.iteration_outcomes import Settlement
-from iscp.coordination.schedule.probe_deadlines import ProbeDeadlines
+from iscp.coordination.protocol.events import (
+    HoldIterations,
+    ShardStarted,
+    ShardStopped,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    Tick,
+    UpdateShard,
+)
+from iscp.coordination.schedule.iteration_outcomes import (
+    InFlightIteration,
+    InFlightIterations,
+    ScheduleState,
+    ScheduleTimes,
+    Settlement,
+    announcement,
+    apply_triggers,
+)
+from iscp.coordination.schedule.maintenance_turns import not_here
+from iscp.coordination.schedule.probes import ProbeDeadlines
 from iscp.coordination.schedule.schedule_events import (
     Interrupted,
     IterationEnded,
@@ -33,18 +55,204 @@ from iscp.coordination.schedule.schedule_events import (
     ProbeLate,
     ScheduleEffect,
     ScheduleEvent,
+    Submit,
     VerifyRequested,
     VerifyWithdrawn,
 )
-from iscp.coordination.schedule.schedule_state import ScheduleState, ScheduleTimes
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, no_triggers
-from iscp.coordination.schedule.verify_queue import not_here
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.job.verification import VerifyRequest
+from iscp.coordination.schedule.tracked_job import EvaluateTrigger, TrackedJob, no_triggers
+from iscp.core.job.iteration import JobOutcome, Purpose
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.job.start_rule import ProbeState, VerifyRequest, decide
 from iscp.core.settings.config import BackoffConfig, ProbeConfig
-from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.errors import ErrorCode, InvariantBroken, IscpError
 from iscp.core.values.ids import ShardId
+
+
+def bring_back(state: ScheduleState, table: TrackedTable) -> None:
+    table.bring_back(state.probe, state.now_s)
+    visit(state, table)
+
+
+def visit(state: ScheduleState, table: TrackedTable) -> None:
+    """Start what can start, probe the source if it is due, and set when to visit it next."""
+    if not table.jobs or (state.stopping and table.shard in state.stopping):
+        state.due.clear(table)
+        return
+    if table.deletes:
+        _start_deleting(state, table)
+    if table.unreachable:
+        state.report(table, table.fault_reports(state.at_s))
+        state.due.clear(table)
+        return
+    retry_at_s = table.retry_at_s()
+    if table.wake or retry_at_s <= state.now_s:
+        _start_iterations(state, table)
+        retry_at_s = table.retry_at_s()
+    if not table.probing and table.probe_at_s <= state.now_s:
+        state.out.append(table.begin_probe(state.now_s))
+        state.probes_out.note(table, state.now_s)
+    due_s = retry_at_s if table.probing else min(table.probe_at_s, retry_at_s)
+    if table.probing and due_s == inf:
+        state.due.clear(table)
+    else:
+        state.due.set(table, due_s, state.now_s)
+
+
+def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
+    news = apply_triggers(table, state.evaluate_trigger, state.backoff, state.now_s, state.at_s, state.draw)
+    state.report(table, news)
+    table.wake = state.postponed is not None
+    if state.postponed is not None:
+        state.postponed[table] = None
+        return
+    _start_verifying(state, table, served=False)
+    jobs = [job for job in table.jobs if job.runnable and not state.in_flight.verifying(job)]
+    candidates = [job.candidate(state.now_s) for job in jobs]
+    for start in decide(candidates, table.newest):
+        _submit(state, table, [jobs[index] for index in start.jobs], start.to_version)
+    _start_verifying(state, table, served=True)
+
+
+def _start_deleting(state: ScheduleState, table: TrackedTable) -> None:
+    """Have targets deleted whose jobs end, whatever is known of the source; what ran of these jobs ends first."""
+    for job in [job for job in table.jobs if job.ends_with_target and not job.in_flight]:
+        if job.retry_at_s > state.now_s:
+            table.waiting = True
+            continue
+        job.retry_at_s = 0.0
+        if state.postponed is not None:
+            state.postponed[table] = None
+        else:
+            _submit(state, table, [job], None, Purpose.DELETE)
+
+
+def _start_verifying(state: ScheduleState, table: TrackedTable, served: bool) -> None:
+    for job in table.jobs if state.verify_queue else ():
+        if not job.in_flight and not job.row.deletion and state.verify_queue.is_awaited(job.row.job_id, served):
+            purpose = state.verify_queue.begin(job.row.job_id, state.in_flight.next_number())
+            _submit(state, table, [job], None, purpose)
+
+
+def _submit(
+    state: ScheduleState,
+    table: TrackedTable,
+    jobs: list[TrackedJob],
+    to_version: int | None,
+    purpose: Purpose = Purpose.APPLY,
+) -> None:
+    if purpose is Purpose.APPLY:
+        state.verify_queue.note_applied(job.row.job_id for job in jobs)
+    deadline_s = table.deadline_s(jobs, state.now_s, state.at_s)
+    iteration = state.in_flight.begin(table, jobs, to_version, deadline_s, state.now_s, purpose)
+    state.out.append(Submit(iteration))
+
+
+def carry_out(
+    state: ScheduleState, event: StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations
+) -> None:
+    match event:
+        case StartShard(shard, _, jobs, epoch):
+            if shard in state.stopping:
+                raise InvariantBroken(f"shard {shard} is started while it is stopping")
+            state.in_flight.epoch = epoch  # what was started under a former one is stopping by now
+            _take_jobs(state, shard, jobs)
+            state.out.append(ShardStarted(shard))
+        case UpdateShard(shard, _, jobs):
+            if shard in state.shards and shard not in state.stopping:
+                _take_jobs(state, shard, jobs)
+        case StopShard(shard):
+            _stop(state, shard)
+        case StopAllShards():
+            for shard in list(state.shards):
+                _stop(state, shard)
+        case HoldIterations(hold):
+            _hold(state, hold)
+        case _:
+            assert_never(event)
+
+
+def _hold(state: ScheduleState, hold: bool) -> None:
+    postponed, state.postponed = state.postponed, (state.postponed or {}) if hold else None
+    for table in postponed if postponed and not hold else ():
+        if table.jobs and table.shard not in state.stopping:
+            state.due.set(table, state.now_s, state.now_s)
+
+
+def _take_jobs(state: ScheduleState, shard: ShardId, rows: Iterable[JobRow]) -> None:
+    """Exactly `rows` are the shard's jobs from now on; a copy of a table has its id, but another URI."""
+    by_uri: dict[str, list[JobRow]] = {}
+    for row in rows:
+        if row.drop_at_s is None:
+            by_uri.setdefault(row.table_uri, []).append(row)
+    for table in state.shards.setdefault(shard, ()):
+        _replace_jobs(state, table, by_uri.pop(table.uri, []))
+    for uri, added in by_uri.items():
+        table = TrackedTable(shard, uri)
+        state.shards[shard] += (table,)
+        _replace_jobs(state, table, added)
+    forget_empty(state, shard)
+
+
+def _replace_jobs(state: ScheduleState, table: TrackedTable, rows: list[JobRow]) -> None:
+    before = {job.row.key: job for job in table.jobs}
+    jobs: list[TrackedJob] = []
+    corrections: list[JobReport] = []
+    for row in rows:
+        job = before.get(row.key)
+        if job is not None and job.row.job_id == row.job_id:
+            del before[row.key]
+            changed = row.spec_json != job.row.spec_json
+            corrections += [report for report in [job.take(row, state.backoff)] if report]
+            state.cancel(state.in_flight.take_outdated(job))
+            if row.deletion:
+                state.cancel(state.in_flight.before_deletion(job))
+                state.out += state.verify_queue.give_up(row.job_id)
+        else:
+            changed, job = True, TrackedJob(row, state.backoff)
+            # A job that was registered again waits until its former registration's iteration has really ended.
+            job.in_flight = state.in_flight.of_job(table, row.key)
+            corrections += [report for report in [job.correction()] if report]
+        if changed:
+            job.go_by_spec(state.now_s, state.at_s)
+        jobs.append(job)
+    table.jobs = tuple(jobs)
+    for gone in before.values():
+        state.cancel(gone.in_flight)
+        state.out += state.verify_queue.give_up(gone.row.job_id)
+    table.update_target_lag()
+    state.report(table, corrections)
+    if table.jobs and table.seen is None and table.top >= 0:
+        table.seen = ProbeState(table.top)
+    bring_back(state, table)
+
+
+def _stop(state: ScheduleState, shard: ShardId) -> None:
+    if shard in state.stopping:
+        return
+    state.stopping.add(shard)
+    tables = state.shards.get(shard, ())
+    for job in (job for table in tables for job in table.jobs):
+        state.out += state.verify_queue.give_up(job.row.job_id)
+    for table in tables:
+        state.due.clear(table)
+        if state.postponed:
+            state.postponed.pop(table, None)
+    # The last first: what still waits must not run in a slot that one before it leaves.
+    for number in sorted({job.in_flight for table in tables for job in table.jobs}, reverse=True):
+        state.cancel(number)
+    finish_stop(state, shard)
+
+
+def finish_stop(state: ScheduleState, shard: ShardId) -> None:
+    if not any(table.in_flight for table in state.shards.get(shard, ())):
+        state.shards.pop(shard, None)
+        state.stopping.discard(shard)
+        state.out.append(ShardStopped(shard))
+
+
+def forget_empty(state: ScheduleState, shard: ShardId) -> None:
+    state.shards[shard] = tuple([table for table in state.shards[shard] if table.jobs or table.in_flight])
 
 
 class Schedule:
@@ -99,7 +307,7 @@ class Schedule:
             case IterationRejected(number):
                 self._end_iteration(number, (), IscpError("the queue is full", code=ErrorCode.QUEUE_FULL))
             case _:
-                shard_orders.carry_out(state, event)
+                carry_out(state, event)
         return state.out
 
     def next_due_s(self) -> float | None:
@@ -122,7 +330,7 @@ class Schedule:
             for job in table.jobs:
                 job.look_for_build()
                 job.note_notice(state.now_s)
-            table_visits.bring_back(state, table)
+            bring_back(state, table)
 
     def _probed_table(self, shard: ShardId, uri: str) -> TrackedTable | None:
         """None: it is not probed now, or on no account any more."""
@@ -138,7 +346,7 @@ class Schedule:
         if (table := self._probed_table(shard, uri)) is not None:
             table.overdue = True
             state.report(table, table.note_fault(why, state.at_s))
-            table_visits.visit(state, table)
+            visit(state, table)
             state.report_seen(table)
 
     def _take_answer(self, event: ProbeAnswered) -> None:
@@ -159,7 +367,7 @@ class Schedule:
             if not table.rested:
                 table.note_seen(state.now_s)
             table.rest(state.probe, state.now_s, state.draw())
-            table_visits.visit(state, table)
+            visit(state, table)
             lately = state.now_s - table.reported_s < state.seen_every_s(table)
             if event.further or not lately or table.reported is None or table.reported.unreached:
                 state.report_seen(table)
@@ -168,7 +376,7 @@ class Schedule:
             table.take_state(event.state, state.probe, state.now_s, state.draw())
             table.heed_move(state.backoff, state.now_s)
             state.report(table, table.recovery_reports())
-        table_visits.visit(state, table)
+        visit(state, table)
         state.report_seen(table)
 
     def _tick(self) -> None:
@@ -177,7 +385,7 @@ class Schedule:
             table = state.due.pop(state.now_s)
             if table is None:
                 break
-            table_visits.visit(state, table)
+            visit(state, table)
         for _ in range(state.pacing.due_max):
             run = state.in_flight.pop_due(state.now_s)
             if run is None:
@@ -198,7 +406,7 @@ class Schedule:
             if any(job.row.job_id == request.job_id and not job.row.deletion for job in table.jobs):
                 state.verify_queue.put(request)
                 table.wake = True
-                table_visits.visit(state, table)
+                visit(state, table)
                 return
         state.out.append(not_here(request))
 
@@ -223,11 +431,11 @@ class Schedule:
         self._settle(run, {outcome.row.job_id: outcome for outcome in outcomes}, error)
         state.out += state.verify_queue.answers(number, outcomes, error)
         if table.shard in state.stopping:
-            shard_orders.finish_stop(state, table.shard)
+            finish_stop(state, table.shard)
             return
-        table_visits.bring_back(state, table)
+        bring_back(state, table)
         state.report_seen(table)
-        shard_orders.forget_empty(state, table.shard)
+        forget_empty(state, table.shard)
 
     def _settle(self, run: InFlightIteration, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:
         state = self._state

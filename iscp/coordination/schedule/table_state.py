@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from math import ceil, inf, isfinite
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherTables, SeveralTables
-from iscp.coordination.job_states import JobEvent
 from iscp.coordination.lag import BehindVersions, ProbeTimes, commit_time_s
 from iscp.coordination.protocol.messages import SourceSeen
+from iscp.coordination.reports import JobEvent
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.core.job.job_row import JobReport, JobState, JobStatus, Reason
-from iscp.core.job.start_rule import TARGET_LAG_S, ProbeState
-from iscp.core.job.target_state import TargetQuery
+from iscp.core.job.start_rule import TARGET_LAG_S, ProbeState, TargetQuery
 from iscp.core.settings.backoff import doubled_s, jittered_s
 from iscp.core.settings.config import BackoffConfig, ProbeConfig
 from iscp.core.values.errors import ErrorCode

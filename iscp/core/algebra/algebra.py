@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from iscp.core.sql.sql_functions import TimeDependence
+
 UNNUMBERED = -1
 """The number of a relation that stands in no query, but was added by a planner."""
 
@@ -35,7 +37,17 @@ class TableRows(StrEnum):
 
 
 CLOCK = "\0time"
-"""The name, which no other table has, of a table of one row, the time: operators that depend on it have its value."""
+"""The name, which no other table has, of a table of one row, the time: operators that depend on it have its value.
+
+Its columns have the names of their types: `timestamp`, `timestamp_ntz`, `date`.
+"""
+
+CLOCK_TYPES = {
+    "timestamp": TimeDependence.MOMENT,
+    "timestamp_ntz": TimeDependence.MOMENT,
+    "date": TimeDependence.DATE,
+}
+"""The types of the values of the time, and how a query depends on the time that has such a value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,348 @@
-"""The allow-list of functions of several rows: aggregates of groups and of windows' frames, and places in windows."""
+"""The allow-list of functions of several rows: aggregates of groups and of windows' frames, and places in windows.
+
+Exact sums of doubles, and of their squares, by DuckDB's whole numbers: the values of iscp's aggregates in Spark.
+
+A double is the sum of four whole numbers, in units of 1, 2^-40, 2^-80 and 2^-120. Such parts, and products of two of
+them, add up exactly in 128 bits, in whichever order they come. What goes beyond that, or has bits below 2^-120, raises.
+A function of Python puts the sums together, and rounds once (`ExactSums.java` does the same for Spark).
+
+The entries of the allow-list: an operation over some types, what guards it, and its text for DuckDB.
+
+DuckDB gives Spark's value and type to the bit, or raises; every raise goes to Spark. An entry's text alone would not
+do: its guards either refuse an expression before anything runs, or raise for single rows. No guard is there that the
+table of equality (`tests/equality`) does not need, and no entry without a row in it.
+
+The text of an argument may stand in a text several times. No entry makes a value much longer than its arguments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from itertools import combinations_with_replacement
 
 from iscp.core.algebra.algebra import Expr
-from iscp.core.algebra.duck_entries import (
-    EXACT_DOUBLE_MAX,
-    DuckCall,
-    Entry,
-    Refusal,
-    RowGuard,
-    anything,
-    cast,
-    first_decimal,
-    first_float,
-    first_int,
-    quotient,
-    unscaled,
+from iscp.core.algebra.result_types import DECIMAL_DIGITS_MAX, DIGITS, FLOATS, VOID, decimal_of
+
+_HUGE_DIGITS = 38
+"""Digits that all fit into DuckDB's whole numbers of 128 bits."""
+
+_PLACES_FEW = 10
+"""Places of a decimal that leave at least 18 whole digits where the places are counted twice."""
+
+NATIVE_DIGITS = 18
+"""Digits up to which DuckDB multiplies decimals in 64 bits, and raises where the product has more."""
+
+EXACT_DOUBLE_MAX = 2**53
+"""The greatest number up to which every whole number is a double."""
+
+_TYPES = {
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "date": "DATE",
+    "boolean": "BOOLEAN",
+    "timestamp": "TIMESTAMP",  # times of day are those of UTC in views, so both kinds are the same inside
+    "timestamp_ntz": "TIMESTAMP",
+    "binary": "BLOB",
+}
+
+
+def duck_type(kind: str) -> str | None:
+    """Return DuckDB's name of a type, or None if it has no such type."""
+    digits = decimal_of(kind)
+    return f"DECIMAL({digits[0]},{digits[1]})" if digits else _TYPES.get(kind)
+
+
+def cast(text: str, kind: str) -> str:
+    """Return the value as one of this type."""
+    return f"CAST({text} AS {duck_type(kind)})"
+
+
+def raised(reason: str) -> str:
+    """Return the text that raises."""
+    return f"error('left to Spark: {reason}')"
+
+
+@dataclass(frozen=True, slots=True)
+class DuckCall:
+    """An expression that is written: `args` are the texts of its arguments.
+
+    An aggregate has `distinct` before its argument, and `over`, a FILTER or a window, after each call.
+    """
+
+    expression: Expr
+    args: tuple[str, ...]
+    distinct: str = ""
+    over: str = ""
+
+    @property
+    def type(self) -> str:
+        return self.expression.type
+
+    def kind(self, place: int = 0) -> str:
+        """Return the type of an argument."""
+        return self.expression.args[place].type
+
+    def digits(self, place: int) -> tuple[int, int]:
+        """Return precision and scale of an argument, which is a decimal or a whole number."""
+        kind = self.kind(place)
+        return decimal_of(kind) or (DIGITS[kind], 0)
+
+    @property
+    def ansi(self) -> bool:
+        return "ANSI" in self.expression.info
+
+    def aggregate(self, function: str, text: str | None = None) -> str:
+        """Return an aggregate function of the first argument, or of another text."""
+        return f"{function}({self.distinct}{self.args[0] if text is None else text}){self.over}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A guard that leaves an expression to Spark by its types, properties or constants, before anything runs."""
+
+    reason: str
+    refuses: Callable[[Expr], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGuard:
+    """A guard that raises for the rows for which the text `when` is true."""
+
+    reason: str
+    when: Callable[[DuckCall], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry: `op` over what it `takes`, called `kind`. A text `by_order` adds doubles in the order of rows, as Spark
+    does: its last digits differ from run to run, in Spark too, and so it may be shown, and decides nothing. An
+    aggregate that is not `distinct` is none of DISTINCT values.
+    """
+
+    op: str
+    kind: str
+    takes: Callable[[Expr], bool]
+    text: Callable[[DuckCall], str]
+    refusals: tuple[Refusal, ...] = ()
+    guards: tuple[RowGuard, ...] = ()
+    by_order: bool = False
+    distinct: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} of {self.kind}" if self.kind else self.op
+
+    def write(self, call: DuckCall) -> str:
+        """Return the text with its guards."""
+        text = self.text(call)
+        cases = "".join(f"WHEN {each.when(call)} THEN {raised(each.reason)} " for each in self.guards)
+        return f"(CASE {cases}ELSE {text} END)" if cases else text
+
+
+# --- what entries take ------------------------------------------------------------------------------------------------
+
+
+def of_types(*kinds: str) -> Callable[[Expr], bool]:
+    """Return whether all arguments have one of these types."""
+    return lambda each: all(arg.type in kinds for arg in each.args)
+
+
+def of_first(*kinds: str) -> Callable[[Expr], bool]:
+    """Return whether the first argument has one of these types."""
+    return lambda each: bool(each.args) and each.args[0].type in kinds
+
+
+def of_decimals(each: Expr) -> bool:
+    return all(decimal_of(arg.type) for arg in each.args)
+
+
+of_ints = of_types(*DIGITS)
+of_floats = of_types(*FLOATS)
+first_int = of_first(*DIGITS)
+first_float = of_first(*FLOATS)
+
+
+def first_decimal(each: Expr) -> bool:
+    return decimal_of(each.args[0].type) is not None
+
+
+def anything(_: Expr) -> bool:
+    return True
+
+
+def constant(each: Expr) -> str | None:
+    """Return the text of a literal that is not null, or None."""
+    value = each.info[0] if each.op == "Literal" else None
+    return value if isinstance(value, str) else None
+
+
+def whole_constant(each: Expr) -> int | None:
+    """Return the value of a whole number that is a literal, or None."""
+    text = constant(each) if each.type in DIGITS else None
+    return None if text is None else int(text)
+
+
+def spelled(call: DuckCall, function: str) -> str:
+    """Return a function of all arguments."""
+    return f"{function}({', '.join(call.args)})"
+
+
+def same(function: str) -> Callable[[DuckCall], str]:
+    """Return the text of a function that DuckDB has with the same meaning."""
+    return lambda call: spelled(call, function)
+
+
+def between(sign: str) -> Callable[[DuckCall], str]:
+    """Return the text of an operator that DuckDB has with the same meaning."""
+    return lambda call: "(" + f" {sign} ".join(call.args) + ")"
+
+
+# --- exact decimals ---------------------------------------------------------------------------------------------------
+
+
+def unscaled(text: str, precision: int, scale: int) -> str:
+    """Return a decimal's digits as a whole number of 128 bits; it raises where they do not suffice."""
+    if not scale:
+        return f"CAST({text} AS HUGEINT)"
+    wide = max(precision, NATIVE_DIGITS + 1)
+    if wide + scale + 1 <= DECIMAL_DIGITS_MAX:
+        shifted = f"CAST({text} AS DECIMAL({wide},{scale})) * CAST({10**scale} AS DECIMAL({scale + 1},0))"
+        return f"CAST({shifted} AS HUGEINT)"
+    return f"CAST(replace(CAST({text} AS VARCHAR), '.', '') AS HUGEINT)"
+
+
+def shifted(text: str, places: int) -> str:
+    """Return a whole number with so many zeros more."""
+    return f"({text} * {10**places}::HUGEINT)" if places else text
+
+
+def half_up(numerator: str, denominator: str) -> str:
+    """Return the quotient of two whole numbers, rounded half away from zero as Spark rounds."""
+    return f"((2 * {numerator} + sign({numerator}) * abs({denominator})) // (2 * {denominator}))"
+
+
+def scaled(text: str, kind: str) -> str:
+    """Return digits as the decimal of this type, from parts of which each fits into 38 digits.
+
+    With few places one part does: it raises where the number and twice its places need more.
+    """
+    precision, scale = decimal_of(kind) or (0, 0)
+    if not scale:
+        return f"CAST({text} AS DECIMAL({precision},0))"
+    if scale <= _PLACES_FEW or precision <= _HUGE_DIGITS - scale:
+        shown = f"CAST({text} AS DECIMAL({_HUGE_DIGITS - scale},0)) * {_unit(scale)}"
+        return f"CAST({shown} AS DECIMAL({precision},{scale}))"
+    few = scale // 2
+    wide = f"DECIMAL({_HUGE_DIGITS},{scale})"
+    parts = [f"CAST(CAST({text} // {10**scale}::HUGEINT AS DECIMAL({_HUGE_DIGITS - scale},0)) AS {wide})"]
+    low = f"{text} % {10 ** (scale - few)}::HUGEINT"
+    parts.append(f"CAST(CAST({low} AS DECIMAL({scale - few},0)) * {_unit(scale)} AS {wide})")
+    if few:
+        high = f"({text} % {10**scale}::HUGEINT) // {10 ** (scale - few)}::HUGEINT"
+        parts.append(f"CAST(CAST({high} AS DECIMAL({few},0)) * {_unit(few)} AS {wide})")
+    return f"CAST({' + '.join(parts)} AS DECIMAL({precision},{scale}))"
+
+
+def _unit(places: int) -> str:
+    return f"CAST('0.{'0' * (places - 1)}1' AS DECIMAL({places},{places}))"
+
+
+def rescaled(text: str, scale: int, kind: str) -> str:
+    """Return digits with so many places as the decimal of this type, which may have fewer of them."""
+    _, kept = decimal_of(kind) or (0, 0)
+    return scaled(half_up(text, f"{10 ** (scale - kept)}::HUGEINT") if kept < scale else text, kind)
+
+
+def quotient(numerator: str, places: int, denominator: str, kind: str) -> str:
+    """Return a quotient of whole numbers as the decimal of this type; the numerator is shifted by `places` first."""
+    return scaled(half_up(shifted(numerator, max(places, 0)), shifted(denominator, max(-places, 0))), kind)
+
+
+_BITS = 40
+PARTS = 4
+"""Whole numbers of which a double consists."""
+
+_UNIT = 1 << _BITS * (PARTS - 1)
+_PRODUCTS = tuple(combinations_with_replacement(range(PARTS), 2))
+_QUOTIENT = Context(prec=40, rounding=ROUND_HALF_UP)
+
+
+def _part(place: int) -> str:
+    """Return the text of a part of `x`; the last one is all that is left, and has to be whole."""
+    rest = "x"
+    for _ in range(place):
+        rest = f"exact_below({rest})"
+    whole = f"CAST(trunc({rest}) AS HUGEINT)"
+    if place < PARTS - 1:
+        return whole
+    return f"(CASE WHEN {rest} <> trunc({rest}) THEN error('left to Spark: bits below 2^-120') ELSE {whole} END)"
+
+
+MACROS: tuple[str, ...] = (
+    f"exact_below(x) AS (x - trunc(x)) * {1 << _BITS}",
+    *(f"exact_part{place}(x) AS {_part(place)}" for place in range(PARTS)),
 )
-from iscp.core.algebra.result_types import DECIMAL_DIGITS_MAX, VOID, decimal_of
+"""The definitions of the parts of a double, of which each step is exact."""
+
+
+def sum_text(value: str, total: Callable[[str], str]) -> str:
+    """Return the text of an exact sum of doubles; `total` gives the text of a sum of whole numbers."""
+    return f"exact_sum({_listed(map(total, _parts(value)))})"
+
+
+def moment_text(value: str, count: str, total: Callable[[str], str]) -> str:
+    """Return the text of the sum of the squares of what doubles differ from their average by; `count` is their
+    number.
+    """
+    parts = _parts(value)
+    products = (f"{parts[one]} * {parts[other]}" for one, other in _PRODUCTS)
+    return f"exact_moment({_listed((count, *map(total, (*parts, *products))))})"
+
+
+def whole_sum_text(total: str) -> str:
+    """Return the text of the nearest double to a whole number."""
+    return f"exact_sum({_listed((total, *['0'] * (PARTS - 1)))})"
+
+
+def _listed(numbers: Iterable[str]) -> str:
+    """Return the text of a list of whole numbers, as the functions take it."""
+    return " || ' ' || ".join(f"CAST({each} AS VARCHAR)" for each in numbers)
+
+
+def exact_sum(*sums: int) -> float:
+    """Return the nearest double to a sum, of two that are as near the even one; `sums` are those of the parts."""
+    return _whole(sums) / _UNIT
+
+
+def exact_moment(count: int, *sums: int) -> float:
+    """Return the second moment of `count` values, of the sums of their parts and of the products of these."""
+    total = _whole(sums[:PARTS])
+    squares = 0
+    for (one, other), product in zip(_PRODUCTS, sums[PARTS:], strict=True):
+        places = 2 * (PARTS - 1) - one - other
+        squares += (product if one == other else 2 * product) << _BITS * places
+    # Spark's is rounded to forty digits first, and then to a double.
+    return float(_QUOTIENT.divide(Decimal(count * squares - total * total), Decimal(count * _UNIT * _UNIT)))
+
+
+FUNCTIONS: Mapping[str, Callable[..., float]] = {"exact_sum": exact_sum, "exact_moment": exact_moment}
+"""The functions by which sums are put together, of whole numbers that an engine gives as `_listed`."""
+
+
+def _parts(value: str) -> list[str]:
+    return [f"exact_part{place}({value})" for place in range(PARTS)]
+
+
+def _whole(sums: tuple[int, ...]) -> int:
+    return sum(each << _BITS * (PARTS - 1 - place) for place, each in enumerate(sums))
+
 
 _SUMMED_DIGITS_SAFE = 28
 """Digits of decimals of which no table has so many rows that their sum has more than 38."""
@@ -82,17 +405,31 @@ def _average_of_floats(call: DuckCall) -> str:
     return f"(CASE WHEN {_n(call)} > 0 THEN {_sum(call)} / {_n(call)} END)"
 
 
-def _moment(call: DuckCall) -> str:
-    """Return n times the sum of the squares, without the square of the sum: the second moment, times n."""
-    squares = call.aggregate("sum", f"{_huge(call)} * {_huge(call)}")
-    total = call.aggregate("sum", _huge(call))
-    return f"(CAST({_n(call)} AS HUGEINT) * {squares} - {total} * {total})"
+def _double(call: DuckCall) -> str:
+    return call.args[0] if call.kind() == "double" else cast(call.args[0], "double")
+
+
+def _total(call: DuckCall) -> Callable[[str], str]:
+    return lambda text: call.aggregate("sum", text)
+
+
+def _exact_sum(call: DuckCall) -> str:
+    return sum_text(_double(call), _total(call))
+
+
+def _exact_average(call: DuckCall) -> str:
+    return f"(CASE WHEN {_n(call)} > 0 THEN {_exact_sum(call)} / CAST({_n(call)} AS DOUBLE) END)"
+
+
+def _exact_average_of_ints(call: DuckCall) -> str:
+    total = whole_sum_text(call.aggregate("sum", _huge(call)))
+    return f"(CASE WHEN {_n(call)} > 0 THEN {total} / CAST({_n(call)} AS DOUBLE) END)"
 
 
 def _deviation(sample: bool, root: bool) -> Callable[[DuckCall], str]:
     def text(call: DuckCall) -> str:
-        count = f"CAST({_n(call)} AS DOUBLE)"
-        found = f"(CAST({_moment(call)} AS DOUBLE) / {count}) / ({count}{' - 1' if sample else ''})"
+        moment = moment_text(_double(call), _n(call), _total(call))
+        found = f"{moment} / (CAST({_n(call)} AS DOUBLE){' - 1' if sample else ''})"
         return f"(CASE WHEN {_n(call)} > {int(sample)} THEN {f'sqrt({found})' if root else found} END)"
 
     return text
@@ -123,26 +460,7 @@ def _partial_sums(call: DuckCall) -> str:
     return f"{call.aggregate('sum', f'abs({_huge(call)})')} > {EXACT_DOUBLE_MAX}"
 
 
-def _fractions(call: DuckCall) -> str:
-    """Return whether some doubles are no whole numbers, or too large ones: only of others sums are exact here."""
-    value = call.args[0]
-    return call.aggregate("bool_or", f"{value} <> trunc({value}) OR abs({value}) > {EXACT_DOUBLE_MAX}")
-
-
-def _exact_sum(call: DuckCall) -> str:
-    return cast(call.aggregate("sum", _huge(call)), "double")
-
-
-def _exact_average(call: DuckCall) -> str:
-    return f"(CASE WHEN {_n(call)} > 0 THEN {_exact_sum(call)} / CAST({_n(call)} AS DOUBLE) END)"
-
-
 _INEXACT = (RowGuard("a sum beyond 2^53", _partial_sums),)
-_SUM_INEXACT = RowGuard(
-    "a sum beyond 2^53", lambda call: f"abs({call.aggregate('sum', _huge(call))}) > {EXACT_DOUBLE_MAX}"
-)
-_MOMENT_INEXACT = RowGuard("a moment beyond 2^53", lambda call: f"{_moment(call)} > {EXACT_DOUBLE_MAX}")
-_FRACTIONS = RowGuard("fractions", _fractions)
 _INFINITE = RowGuard(
     "values that are not finite", lambda call: call.aggregate("bool_or", f"NOT isfinite({call.args[0]})")
 )
@@ -150,6 +468,11 @@ _INFINITE = RowGuard(
 
 def _spread(function: str) -> Callable[[DuckCall], str]:
     return lambda call: call.aggregate(function)
+
+
+def _extreme(function: str) -> Callable[[DuckCall], str]:
+    """Return the text of the value, which may be null, in the row of the greatest or least number."""
+    return lambda call: f"{function}({call.args[0]}, {call.args[1]}){call.over}"
 
 
 _IGNORING = (Refusal("nulls ignored", lambda each: bool(each.info[1])),)
@@ -173,11 +496,11 @@ GROUP_ENTRIES = (
             ("VariancePop", "var_pop"),
         )
     ),
-    Entry("ExactSum", "floats", first_float, _exact_sum, guards=(_FRACTIONS, _SUM_INEXACT)),
-    Entry("ExactAverage", "whole numbers", first_int, _exact_average, guards=(_SUM_INEXACT,)),
-    Entry("ExactAverage", "floats", first_float, _exact_average, guards=(_FRACTIONS, _SUM_INEXACT)),
+    Entry("ExactSum", "floats", first_float, _exact_sum, distinct=False),
+    Entry("ExactAverage", "whole numbers", first_int, _exact_average_of_ints),
+    Entry("ExactAverage", "floats", first_float, _exact_average, distinct=False),
     *(
-        Entry(f"Exact{name}", "floats", first_float, _deviation(sample, root), guards=(_FRACTIONS, _MOMENT_INEXACT))
+        Entry(f"Exact{name}", "floats", first_float, _deviation(sample, root), distinct=False)
         for name, sample, root in (
             ("StddevSamp", True, True),
             ("StddevPop", False, True),
@@ -186,6 +509,8 @@ GROUP_ENTRIES = (
         )
     ),
     Entry("SingleValue", "", anything, lambda call: call.aggregate("any_value")),
+    Entry("MaxBy", "numbered rows", anything, _extreme("arg_max_null"), distinct=False),
+    Entry("MinBy", "numbered rows", anything, _extreme("arg_min_null"), distinct=False),
 )
 """Aggregates of groups; those of windows are the same, but for DISTINCT."""
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 from iscp.core.algebra.algebra import Expr
-from iscp.core.algebra.duck_entries import (
+from iscp.core.algebra.duck_aggregates import (
+    EXACT_DOUBLE_MAX,
     NATIVE_DIGITS,
     DuckCall,
     Entry,
@@ -46,6 +47,11 @@ _BITS = 32
 
 _NEGATED_DIGITS = 34
 """Digits of a decimal that Spark does not round when it changes the sign."""
+
+_PLACES_MAX = 22
+"""Places that a decimal has besides the digits of a double which is no whole number for its size."""
+
+_SHORT = 0xFFFF
 
 _of_text = of_types("string")
 
@@ -197,10 +203,27 @@ def _places(each: Expr) -> int:
     return whole_constant(each.args[1]) or 0
 
 
+def _rounded_double(call: DuckCall) -> str:
+    """Return a double rounded half up as its shortest text has it, which is how Java rounds.
+
+    Doubles that are whole for their size stay. DuckDB reads no decimal rightly from a text with a negative exponent.
+    """
+    value, places = call.args[0], min(max(_places(call.expression), 0), _PLACES_MAX)
+    text = f"CAST(abs({value}) AS VARCHAR)"
+    digits = f"replace(split_part({text}, 'e-', 1), '.', '')"
+    zeros = f"repeat('0', CAST(split_part({text}, 'e-', 2) AS INTEGER) - 1)"
+    plain = f"(CASE WHEN contains({text}, 'e-') THEN '0.' || {zeros} || {digits} ELSE {text} END)"
+    found = f"CAST(CAST(CAST({plain} AS DECIMAL(38,{places})) AS VARCHAR) AS DOUBLE)"
+    stays = f"NOT isfinite({value}) OR abs({value}) >= {EXACT_DOUBLE_MAX}"
+    small = f"WHEN abs({value}) < 5e-{places + 1} THEN CAST(0 AS DOUBLE)"
+    return f"(CASE {small} WHEN {stays} THEN {value} ELSE sign({value}) * {found} END)"
+
+
 _NEGATED = (
     Refusal(f"more than {_NEGATED_DIGITS} digits", lambda each: (decimal_of(each.type) or (0, 0))[0] > _NEGATED_DIGITS),
 )
 _ROUNDED = (Refusal("negative places", lambda each: _places(each) < 0),)
+_OTHER_PLACES = (Refusal(f"places below 0 or above {_PLACES_MAX}", lambda each: not 0 <= _places(each) <= _PLACES_MAX),)
 
 
 def _of_capped(each: Expr) -> bool:
@@ -252,6 +275,7 @@ _ARITHMETIC = (
         lambda call: cast(f"round({call.args[0]}, {_places(call.expression)})", call.type),
         _ROUNDED,
     ),
+    Entry("Round", "doubles", of_first("double"), _rounded_double, _OTHER_PLACES),
     *(
         entry
         for op in ("Floor", "Ceil")
@@ -285,10 +309,20 @@ def _substring(call: DuckCall) -> str:
     return f"substring({text}, {begin}, {length})"
 
 
+def _is_tangled(pattern: str) -> bool:
+    """Return whether matching a pattern may take longer than in proportion to a text: DuckDB tries again from each
+    letter for each `%`, but in patterns without `_`, and interrupts nothing within a text.
+    """
+    return "_" in pattern and pattern.rstrip("%").count("%") > 1
+
+
 _PATTERN = (
     Refusal("a pattern that is no constant", lambda each: constant(each.args[1]) is None),
     Refusal("a pattern with an escape", lambda each: "\\" in (constant(each.args[1]) or "")),
     Refusal("another escape", lambda each: each.info != ("\\",)),
+    Refusal("a pattern of several parts", lambda each: _is_tangled(constant(each.args[1]) or "")),
+    # Spark takes such a letter for two, which nothing is equal to.
+    Refusal("a pattern beyond 16 bits", lambda each: any(ord(one) > _SHORT for one in constant(each.args[1]) or "")),
 )
 _NEGATIVE_LENGTH = (RowGuard("a negative length", lambda call: f"{call.args[2]} < 0"),)
 

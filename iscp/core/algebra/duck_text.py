@@ -25,12 +25,20 @@ from iscp.core.algebra.algebra import (
     Rel,
     Sort,
     Table,
+    TypedColumn,
     Union,
     Values,
     Windowed,
 )
-from iscp.core.algebra.duck_aggregates import GROUP_ENTRIES, PLANNED_ENTRIES, WINDOW_ENTRIES
-from iscp.core.algebra.duck_entries import DuckCall, Entry, cast, duck_type
+from iscp.core.algebra.duck_aggregates import (
+    GROUP_ENTRIES,
+    PLANNED_ENTRIES,
+    WINDOW_ENTRIES,
+    DuckCall,
+    Entry,
+    cast,
+    duck_type,
+)
 from iscp.core.algebra.duck_scalars import SCALARS
 from iscp.core.algebra.result_types import DIGITS, FLOATS, MOMENTS, VOID, decimal_of
 
@@ -89,8 +97,10 @@ def translate(root: Rel, names: Sequence[str] | None = None, allowed: Iterable[E
 
 
 def leaf_name(table: Table) -> str:
-    """Return the name under which a statement reads a leaf: the rows that it stands for, and the table's name."""
-    return f"{table.at}:{table.name}"
+    """Return the name under which a statement reads a leaf: the rows that it stands for, and the table's name, which
+    the time has none of.
+    """
+    return str(table.at) if table.name == CLOCK else f"{table.at}:{table.name}"
 
 
 def identifier(name: str) -> str:
@@ -225,12 +235,10 @@ class _Writer:
                 return self.lack(f"operator {type(relation).__name__}")
 
     def _table(self, table: Table) -> str:
-        if table.name == CLOCK:
-            return self.lack("the time")
-        names = [table.name, *(each.name for each in table.fields)]
+        names = [leaf_name(table), *(each.name for each in table.fields)]
         if any("\0" in name for name in names):
             return self.lack("a name with a NUL")
-        shown = ", ".join(f"{identifier(each.name)} AS c{each.id}" for each in table.fields)
+        shown = ", ".join(f"{_unhanded(each)} AS c{each.id}" for each in table.fields)
         return f"SELECT {shown or _NO_COLUMN} FROM {identifier(leaf_name(table))}"
 
     def _values(self, values: Values) -> str:
@@ -297,8 +305,7 @@ class _Writer:
         keys = {each: self.expression(each) for each in group.keys}
         for each, text in keys.items():  # Spark shows zeros of both signs, which are one group, as the one above zero
             if each.type in FLOATS:
-                keys[each] = self.call(Expr("NormalizeNaNAndZero", (each,), each.type))
-                self.shown[text] = keys[each]
+                keys[each] = self.shown[text] = self._key(each)
         found = f"SELECT {self._items(group.items)} FROM {below} GROUP BY {', '.join(keys.values())}"
         self.shown = {}
         return found
@@ -318,7 +325,7 @@ class _Writer:
 
     def _window(self, window: Windowed) -> str:
         below = self.name(window.inputs[0])
-        partition = ", ".join(map(self.expression, window.partition))
+        partition = ", ".join(map(self._key, window.partition))
         order = ", ".join(map(self._ordered, window.order))
         spec = (f"PARTITION BY {partition}" if partition else "") + (f" ORDER BY {order}" if order else "")
         shown = [f"{self._over(each.args[0], spec, bool(order))} AS c{each.column.id}" for each in window.items]
@@ -341,7 +348,13 @@ class _Writer:
             return self.lack(f"{order.op} as an order")
         ascending, nulls_first = order.info
         direction, nulls = "ASC" if ascending else "DESC", "FIRST" if nulls_first else "LAST"
-        return f"{self.expression(order.args[0])} {direction} NULLS {nulls}"
+        return f"{self._key(order.args[0])} {direction} NULLS {nulls}"
+
+    def _key(self, key: Expr) -> str:
+        """Return what rows are sorted by: of a column DuckDB gives rows the key in place of the value, and a key has no
+        zero below zero.
+        """
+        return self.call(Expr("NormalizeNaNAndZero", (key,), key.type)) if key.type in FLOATS else self.expression(key)
 
     # --- expressions --------------------------------------------------------------------------------------------------
 
@@ -377,6 +390,8 @@ class _Writer:
         entry = self._entry(expression, over)
         if entry is None:
             return "NULL"
+        if distinct and not entry.distinct:
+            return self.lack(f"{expression.op}: of DISTINCT values")
         self.used.add(entry.name)
         self.by_order |= entry.by_order
         text = entry.write(DuckCall(expression, args, distinct, over))
@@ -415,6 +430,14 @@ class _Writer:
             return 1 + len(str(value.info[0])) // _LITERAL_SHARE
         found = [self._growth(each) for each in value.args if each.type == "string"]
         return (sum(found) if value.op in _GROWING else max(found)) if found else 1
+
+
+def _unhanded(column: TypedColumn) -> str:
+    """Return a column such that DuckDB itself compares its values: conditions on a bare one, and what a join knows of
+    the other side, it hands to pyarrow, to which NaN is greater than nothing and equal to nothing.
+    """
+    name = identifier(column.name)
+    return f"-(-{name})" if column.type in FLOATS else name
 
 
 def _types(expression: Expr) -> Iterable[str]:

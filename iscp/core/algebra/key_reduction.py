@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from iscp.core.algebra.algebra import (
+    Expand,
     Expr,
     Filter,
     Group,
@@ -94,6 +95,13 @@ def with_expressions(relation: Rel, change: Callable[[Expr], Expr]) -> Rel:
             return replace(relation, condition=change(condition))
         case Sort():
             return replace(relation, order=tuple(map(change, relation.order)))
+        case Windowed():
+            items, partition, order = (
+                tuple(map(change, each)) for each in (relation.items, relation.partition, relation.order)
+            )
+            return replace(relation, items=items, partition=partition, order=order)
+        case Expand():
+            return replace(relation, rows=tuple(tuple(map(change, row)) for row in relation.rows))
         case _:
             raise UnplannedError(f"a subquery within {type(relation).__name__}")
 

@@ -135,6 +135,12 @@ def _said(_: Sequence[Expr], said: str) -> str:
     return said
 
 
+def _field(args: Sequence[Expr], said: str) -> str:
+    if args[0].type != OTHER:
+        raise UntypedError(f"{args[0].type} has no fields")
+    return _said(args, said)
+
+
 def _first(args: Sequence[Expr], _: str) -> str:
     return args[0].type
 
@@ -262,6 +268,13 @@ def _offset(args: Sequence[Expr], _: str) -> str:
     return args[0].type
 
 
+def _by_number(args: Sequence[Expr], _: str) -> str:
+    """Return the type of the value in the row of a number."""
+    if args[1].type != "integer":
+        raise UntypedError(f"{args[1].type} is no number of rows")
+    return args[0].type
+
+
 def _moment(args: Sequence[Expr], _: str) -> str:
     if args[0].type not in MOMENTS:
         raise UntypedError(f"{args[0].type} is no time of day")
@@ -287,6 +300,7 @@ AGGREGATES: Mapping[str, OperationRule] = {
     "Max": OperationRule(1, 1, _first),
     "First": OperationRule(1, 1, _first, (is_flag,)),
     "Last": OperationRule(1, 1, _first, (is_flag,)),
+    **dict.fromkeys(("MaxBy", "MinBy"), OperationRule(2, 2, _by_number)),
     "SingleValue": OperationRule(1, 1, _first),  # of the one row that the filter leaves of a group
     **dict.fromkeys(("StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"), _MOMENTS),
     # Those of iscp's own that decide something: exact sums, rounded once.
@@ -315,6 +329,7 @@ OPERATIONS: Mapping[str, OperationRule] = {
     "Literal": OperationRule(0, 0, _said, (lambda value: value is None or is_text(value),)),
     "SortOrder": OperationRule(1, 1, _first, (is_flag, is_flag)),
     "ScalarSubquery": OperationRule(0, 0, _said),
+    "StructField": OperationRule(1, 1, _field, (is_text,)),
     **dict.fromkeys(("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"), _WHERE),
     **dict.fromkeys(("GreaterThan", "GreaterThanOrEqual"), _WHERE),
     **dict.fromkeys(("And", "Or"), OperationRule(2, _MANY, _fixed("boolean", "boolean"))),

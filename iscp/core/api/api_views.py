@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from iscp.core.job.iteration import NO_MAINTENANCE, JobMaintenance
 from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason, condition_of
-from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.progress import RunProgress
 

@@ -1,19 +1,23 @@
-"""Jobs: the row that the job log has of each, and the reports on it."""
+"""Jobs: the row that the job log has of each, and the reports on it.
+
+Find the tables that a job reads besides its own: a spec names them all, as options of its consumer.
+
+Show a job whose table is cut into ranges, with a row for each of them, as the one job that its users see.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from iscp.core.build.build_request import BuildRequest, exact_build, parse_build
+from iscp.core.build.build_task import BuildRequest, exact_build, parse_build
 from iscp.core.rows.key_ranges import condition_sql
 from iscp.core.spec.spec import JobSpec
 from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.errors import PERMANENT_FROM, ErrorCode
-from iscp.core.values.exact_watermarks import exact_sources, parse_sources, sources_document
+from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, IscpError
 from iscp.core.values.ids import JobKey
 from iscp.core.values.untrusted_values import (
     Check,
@@ -26,7 +30,14 @@ from iscp.core.values.untrusted_values import (
     exact_name,
     exact_version,
 )
-from iscp.core.values.watermark import SourceMarks, Watermark, later_marks
+from iscp.core.values.watermark import (
+    SourceMarks,
+    Watermark,
+    exact_sources,
+    later_marks,
+    parse_sources,
+    sources_document,
+)
 
 
 class JobState(StrEnum):
@@ -368,3 +379,58 @@ def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobS
     if not retried:
         return replace(status, error_code=ErrorCode.OK, error_msg="")
     return replace(status, error_code=last.error_code, error_msg=last.error_msg, failures=last.failures)
+
+
+_NAMING = '"tables"'
+
+
+def tables_of(row: JobRow) -> Mapping[str, str]:
+    """Return the URIs of all tables that the job reads, its own among them, by the names in its spec; empty for one
+    table.
+
+    Consumers of others may mean something else by such an option: theirs does not have the job's own table. Specs
+    without the option are not parsed, and where a spec cannot be read the job's iterations say so.
+    """
+    if _NAMING not in row.spec_json:
+        return {}
+    try:
+        found = row.spec.consumer.options.get("tables")
+    except IscpError:
+        return {}
+    if not isinstance(found, Mapping) or not all(isinstance(each, str) for pair in found.items() for each in pair):
+        return {}
+    return dict(found) if row.table_uri in found.values() else {}
+
+
+def further_tables(row: JobRow) -> tuple[str, ...]:
+    """Return the URIs of the tables besides its own, each once."""
+    return tuple(dict.fromkeys(uri for uri in tables_of(row).values() if uri != row.table_uri))
+
+
+def combined(rows: Sequence[JobRow]) -> JobRow:
+    """Return a job's rows, one for each range of its table, as the one job that its users see.
+
+    It has come as far as the range that lags most, and its state is the worst of theirs, whose status it has, with the
+    rows and bytes of all.
+    """
+    worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))
+    if len(rows) == 1 and worst.key.range_id == 1:
+        return worst._replace(job_id=worst.origin) if worst.origin else worst
+    lowest = min(rows, key=lambda row: (row.watermark.version, row.watermark.step))
+    return worst._replace(
+        key=worst.key.job,
+        job_id=worst.registration,
+        watermark=lowest.watermark,
+        seq=max(row.seq for row in rows),
+        status_json=_status_of_all(worst, rows),
+    )
+
+
+def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
+    statuses = [row.status for row in rows]
+    given = {name: sum(getattr(each, name) for each in statuses) for name in ("rows", "bytes", "dead_letters")}
+    return replace(worst.status, **given).to_json() if any(row.status_json for row in rows) else ""
+
+
+_BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
+_REASONS = (Reason.NONE, Reason.BUILDING, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)

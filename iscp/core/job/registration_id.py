@@ -20,15 +20,27 @@ everybody: only the greater one may claim. If they are equal, then so are their 
 spec: both write the same rows of the same versions. Each of their commits is the one after the seq that it was made on,
 or fails, and the attempt in it says whose it is. So the two are like two nodes that run one job, of which one has lost
 its lease (docs/exactly-once.md).
+
+Shell-style patterns over names of tables and jobs: `*` any characters, also / and ., `?` one, `[ab]` one of these.
+
+They are matched as a whole and with regard to case.
+
+The fields by which lines of a node's log name jobs, so that `job logs` shows each line to whom it concerns.
+
+`JobOfLines` (iscp.core.api.api_requests) reads them.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from iscp.core.build.build_task import BuildPlan
+from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, schema_of_spec
 from iscp.core.values.errors import Superseded
 
@@ -106,3 +118,56 @@ def superseded(place: str, later_id: str) -> Superseded:
         return Superseded(what)
     remedy = "Unregister the job; if it is registered again, it goes on where the run has come to"
     return Superseded(f"{what}: a run without a cluster has taken it over", remedy=remedy)
+
+
+def is_pattern(text: str) -> bool:
+    return any(sign in text for sign in "*?[")
+
+
+def name_fault(text: str) -> str:
+    """Return why nothing may be named so, as the rest of a sentence, or an empty text if it may.
+
+    Only listed characters are allowed: of the letters beyond ASCII many look like others or like nothing, and so do
+    their marks; which of them do changes with Unicode and with fonts.
+    """
+    if not (text.isascii() and text.isprintable()):
+        return "with characters other than letters and digits of ASCII, its signs and blanks"
+    if not text.strip() or is_pattern(text) or text.startswith("-") or text != text.strip():
+        return "which commands would take for a pattern or an option"
+    return ""
+
+
+def matcher(table_pattern: str, name_pattern: str) -> Callable[[JobRow], bool]:
+    """Return a function that says whether a job's table, as it was registered or as it lies, and its name match.
+
+    Empty patterns match all.
+    """
+    table, name = (re.compile(fnmatch.translate(each or "*")).match for each in (table_pattern, name_pattern))
+
+    def matches(row: JobRow) -> bool:
+        on_table = not table_pattern or bool(table(row.table_name) or table(row.table_uri))
+        return on_table and (not name_pattern or bool(name(row.key.job_name)))
+
+    return matches
+
+
+LOGGED_JOBS_MAX = 50
+"""Jobs that a line about several of them names; a line about more names none, and is shown for each job of the
+table.
+"""
+
+
+def logged_job(row: JobRow, table: str = "") -> dict[str, object]:
+    """Return the fields of a line about one job; `table` is what its table is called, unless as in the row."""
+    key = row.key
+    return {"table": table or row.table_name, "account": key.account, "job": key.job_name, "job_id": row.job_id}
+
+
+def logged_plan(plan: BuildPlan) -> dict[str, object]:
+    """Return the fields of a line about the build of one job."""
+    return {"table": plan.table_uri, "account": plan.account, "job": plan.job_name, "job_id": plan.job_id}
+
+
+def logged_jobs(rows: Sequence[JobRow]) -> dict[str, object]:
+    """Return what a line about several jobs of a table has beside its table and account."""
+    return {"job_ids": [row.job_id for row in rows]} if len(rows) <= LOGGED_JOBS_MAX else {}

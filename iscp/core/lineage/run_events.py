@@ -2,6 +2,8 @@
 
 The versions in the URLs of schemas are those of the specification 2-0-2 and its facets at that time. The project writes
 the objects itself: the official client brings more libraries than a node has use for.
+
+Names of tables as the naming specification of OpenLineage has them: a namespace, and a name within it.
 """
 
 from __future__ import annotations
@@ -10,15 +12,45 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from iscp.core.job.iteration import JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.several_tables import tables_of
-from iscp.core.lineage.openlineage_names import dataset_name
-from iscp.core.spec.view_fields import view_of
+from iscp.core.job.job_row import JobRow, tables_of
+from iscp.core.spec.spec_parsing import view_of
 from iscp.core.values.errors import ErrorCode
-from iscp.core.values.untrusted_values import escaped, printable
+from iscp.core.values.untrusted_values import NAME_CHARS_MAX, escaped, printable
+
+_S3 = ("s3://", "s3a://")
+
+
+class DatasetName(NamedTuple):
+    """A table at a path of this machine is in `file`; one on S3 in its bucket, by its key."""
+
+    namespace: str
+    name: str
+
+
+def dataset_name(uri: str) -> DatasetName | None:
+    """Return the name of the table at `uri`; None if it is at no place that has one, as a custom consumer's target.
+
+    Signs that have no form in UTF-8, or steer a terminal, are escaped.
+    """
+    if len(uri) > NAME_CHARS_MAX:
+        return None
+    if scheme := next((each for each in _S3 if uri.startswith(each)), ""):
+        bucket, _, key = uri.removeprefix(scheme).partition("/")
+        key = key.strip("/")
+        return DatasetName(f"s3://{escaped(bucket)}", escaped(key)) if bucket and key else None
+    path = uri
+    if uri.startswith("file:"):
+        try:
+            path = unquote(urlsplit(uri).path)
+        except ValueError:
+            return None
+    path = path.rstrip("/") if path.startswith("/") else ""
+    return DatasetName("file", escaped(path)) if path else None
+
 
 COLUMNS_MAX = 2_000
 """Columns of a table that an event describes; of one that has more, the first are described."""

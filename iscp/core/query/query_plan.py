@@ -5,17 +5,105 @@ equal, null or out of range is its business. The rules are those of signed bags:
 input before and after, and `delta` their difference as rows with a weight, a linear operator gives the delta of its
 output from `delta` alone; a join is linear in each side; and an operator that works key by key is the same for all keys
 that `delta` lacks.
+
+Decide whether a query's first rows can be computed of ranges of one of its tables, each by itself.
+
+The shape of the tree alone decides, by the same rules as in `query_plan`: an operator is linear in a table if what it
+gives of all of the table's rows is what it gives of each part of them, put together. Above groups of what is linear
+anything may be: the groups of the parts are put together first, and are few.
+
+The explanation, as it is shown to users, of how a query's result follows changes, operator by operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import assert_never
 
-from iscp.core.query.query_explanation import ExplainedOperator, OperatorUpkeep
-from iscp.core.sql.time_dependence import TIME_REFRESH_S, TimeDependence, finest
+from iscp.core.sql.sql_functions import TIME_REFRESH_S, TimeDependence, finest
+from iscp.core.values.progress import TableSize
+
+CHANGED_ROWS = 1_000
+"""Changed rows of a table for which costs are estimated."""
+
+
+class OperatorUpkeep(StrEnum):
+    """The way in which an operator's output follows a change of its input, from the cheapest on."""
+
+    LINEAR = "linear"
+    """The changed rows alone go through the operator."""
+
+    JOINED = "joined"
+    """Changed rows of one side are joined with the other side's rows."""
+
+    STATE = "state"
+    """The operator's groups are stored, and changed by what the changed rows add and take away."""
+
+    TOUCHED = "touched"
+    """The operator is recomputed for the keys that changed rows have, and for no others."""
+
+    WHOLE = "whole"
+    """The operator is recomputed as a whole, from its input, whenever that changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCost:
+    """An estimate: for CHANGED_ROWS changed rows of `table` about `changed` come to the operator.
+
+    The rows that belong to them are found among `read` rows (all of these, where it is recomputed as a whole). -1: not
+    known.
+    """
+
+    table: str
+    changed: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A table in which rows of a query are stored; `holds` says which."""
+
+    uri: str
+    holds: str
+    size: TableSize
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedOperator:
+    """One operator; `depth` is its place in the tree (0: the result), parents come before their inputs.
+
+    `reason` says why it does not follow changes in a cheaper way, and `remedy` what to change; both are empty where
+    there is nothing to say. `state` is what is stored for it besides the view's own rows. `costs` are those of a change
+    of each table that it reads.
+    """
+
+    depth: int
+    operator: str
+    upkeep: OperatorUpkeep
+    state: str = ""
+    reason: str = ""
+    remedy: str = ""
+    costs: tuple[ChangeCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExplanation:
+    """A query's `operators` as a tree in prefix order, and the `columns` of its result, with their types.
+
+    `tables` has the names in the query, with the URI that each stands for, and `sizes` what their logs say. `kept` are
+    the tables in which rows of it are stored already. `notes` are what users should know of the result, each a
+    sentence. `statements` are those of a refresh without Spark, for each table that may change.
+    """
+
+    operators: tuple[ExplainedOperator, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    sizes: Mapping[str, TableSize] = field(default_factory=dict)
+    kept: tuple[KeptTable, ...] = ()
+    statements: tuple[str, ...] = ()
 
 
 class OperatorKind(StrEnum):
@@ -226,3 +314,72 @@ class QueryShape:
     undecided: str = ""
     by_spark: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
+
+
+_PASSING = (
+    OperatorKind.PROJECT,
+    OperatorKind.FILTER,
+    OperatorKind.GENERATE,
+    OperatorKind.EXPAND,
+    OperatorKind.SORT,  # a table's rows have no order
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RangedQuery:
+    """A query whose parts are put together from ranges: the groups of its operator `groups`, or its rows if that is
+    None.
+    """
+
+    groups: Operator | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotRanged:
+    reason: str
+
+
+def find_ranged(root: Operator, own: Collection[str]) -> RangedQuery | NotRanged:
+    """Return how the query can be made of ranges of a table, or why not; `own` are the table's names in the query."""
+    if _is_linear(root, own):
+        return RangedQuery()
+    node = root
+    while not _is_grouping(node, own):
+        reading = [each for each in node.inputs if _reads(each, own)]
+        if len(reading) > 1 or _reads_in_values(node, own) or not reading or _is_linear(reading[0], own):
+            return NotRanged(f"{node.title} needs all rows of {' and '.join(sorted(own))} at once")
+        (node,) = reading
+    return RangedQuery(node)
+
+
+def _is_grouping(node: Operator, own: Collection[str]) -> bool:
+    aggregates = node.kind is OperatorKind.AGGREGATE and not (node.subqueries or node.by_time)
+    return aggregates and _is_linear(node.inputs[0], own)
+
+
+def _is_linear(node: Operator, own: Collection[str]) -> bool:
+    if _reads_in_values(node, own):
+        return False
+    match node.kind:
+        case OperatorKind.TABLE:
+            return node.table in own
+        case OperatorKind.UNION:  # of what is of no range there would be a copy in each
+            return all(_is_linear(each, own) for each in node.inputs)
+        case OperatorKind.JOIN:
+            left, right = node.inputs
+            by_left = node.linear_in in (JoinSide.BOTH, JoinSide.LEFT) and not _reads(right, own)
+            by_right = node.linear_in in (JoinSide.BOTH, JoinSide.RIGHT) and not _reads(left, own)
+            return (by_left and _is_linear(left, own)) or (by_right and _is_linear(right, own))
+        case kind if kind in _PASSING:
+            return _is_linear(node.inputs[0], own)
+        case _:
+            return False
+
+
+def _reads(node: Operator, own: Collection[str]) -> bool:
+    return not node.tables().isdisjoint(own)
+
+
+def _reads_in_values(node: Operator, own: Collection[str]) -> bool:
+    """Return whether a value in its expressions is one of all rows."""
+    return any(_reads(each, own) for each in node.subqueries)

@@ -3,17 +3,39 @@
 The first measure is what former refreshes of the same query took that changed about as many bytes. Where nothing was
 measured yet, a share of changed bytes decides that costs about as much either way in most queries. What was measured
 when all was cold, or long ago, is measured again once it may be wrong.
+
+Estimate what a change of a source table costs at each operator of a query, from the numbers of rows of tables alone.
+
+Nothing is known of values: each changed row passes every filter, and meets about one row in a join; groups are as many
+as rows. So the estimate says which tables are read besides the changed rows, and how large these are, not how long it
+takes.
+
+Count the bytes of tables that are read to refresh a query by its changes, and to compute all of it.
+
+The numbers follow from the shape of the query and from the bytes of its tables alone, by the ways of `query_plan`: what
+is joined with changed rows is read once, and what is computed for the keys in them is read before and after. Changed
+rows themselves are few beside that.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import inf, log
+from math import inf, log, prod
 from statistics import median
 
+from iscp.core.query.query_plan import (
+    CHANGED_ROWS,
+    ChangeCost,
+    JoinSide,
+    Operator,
+    OperatorKind,
+    OperatorUpkeep,
+    upkeep_of,
+)
+from iscp.core.values.progress import UNKNOWN
 from iscp.core.values.untrusted_values import exact_float, exact_int
 
 STORED_SAMPLES_MAX = 100
@@ -60,6 +82,9 @@ TRY_FACTOR = 1.3
 COLD_FACTOR = 2.0
 """The factor in place of TRY_FACTOR for changes such as were refreshed only once, when all was cold."""
 
+DIFFERENCES_PASSED_OVER_MAX = 64
+"""Recomputations after which a difference is looked for again, however often it was too large."""
+
 BUDGET_LEAST_S = 0.5
 """No refresh by changes is given up before it has taken so long."""
 
@@ -74,7 +99,10 @@ class Policy(StrEnum):
 
 
 class Strategy(StrEnum):
+    """The ways that are remembered: by changes through Spark, by changes without Spark, and by all rows."""
+
     INCREMENTAL = "incremental"
+    DIRECT = "direct"
     FULL = "full"
 
 
@@ -133,6 +161,15 @@ def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:
     return inf if full is None else max(full, BUDGET_LEAST_S)
 
 
+def direct_budget_s(policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample]) -> float:
+    """Return the seconds that a refresh by changes may take without Spark, before it is given up for a recomputation; 0
+    if such refreshes were measured, and a recomputation is expected to be faster.
+    """
+    budget_s = _budget_s(total, samples) if policy is Policy.AUTO else inf
+    expected = expect_incremental(changed, total, samples, Strategy.DIRECT) or 0.0
+    return budget_s if expected <= max(1.0, _tried_to(Strategy.DIRECT, changed, samples)) * budget_s else 0.0
+
+
 def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans) -> RefreshChoice:
     incremental = expect_incremental(changed, total, samples)
     full = expect_full(total, samples)
@@ -172,13 +209,15 @@ def _tried_to(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]
     return TRY_FACTOR if len(samples) - 1 - alike[-1] >= SAMPLES_MAX else 0.0
 
 
-def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample]) -> float | None:
-    """Return the seconds that changes of so many bytes are expected to take, or None if nothing is known.
+def expect_incremental(
+    changed: int, total: int, samples: Sequence[RefreshSample], strategy: Strategy = Strategy.INCREMENTAL
+) -> float | None:
+    """Return the seconds that changes of so many bytes are expected to take one way, or None if nothing is known.
 
     Between a smaller and a larger change that are known, both let expect it. Below all that are known it is in
     proportion to the least: what is not known to be fixed is found out by a refresh. Above all it follows from PASSES.
     """
-    known = _by_magnitude(samples)
+    known = _by_magnitude(strategy, samples)
     if not known:
         return None
     below = max((each for each in known if each.bytes <= changed), key=lambda each: each.bytes, default=None)
@@ -197,12 +236,12 @@ def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample
     return float(below.took_s ** (1 - part) * above.took_s**part)
 
 
-def _by_magnitude(samples: Sequence[RefreshSample]) -> list[RefreshSample]:
+def _by_magnitude(strategy: Strategy, samples: Sequence[RefreshSample]) -> list[RefreshSample]:
     """Return the fastest refresh by changes of each magnitude; none is slower than a larger one."""
     fastest: dict[int, RefreshSample] = {}
     for each in samples:
         place = _magnitude(each)
-        if each.strategy is Strategy.INCREMENTAL and (place not in fastest or each.took_s < fastest[place].took_s):
+        if each.strategy is strategy and (place not in fastest or each.took_s < fastest[place].took_s):
             fastest[place] = each
     least, found = inf, list[RefreshSample]()
     for each in sorted(fastest.values(), key=lambda each: each.bytes, reverse=True):
@@ -223,22 +262,48 @@ def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:
     return median(each.took_s * max(total, 1) / max(each.bytes, 1) for each in known)
 
 
-def samples_to_json(samples: Sequence[RefreshSample]) -> bytes:
-    return json.dumps([[each.strategy, each.bytes, each.took_s] for each in samples]).encode()
+@dataclass(frozen=True, slots=True)
+class DifferenceTrials:
+    """The decision whether a recomputation looks for the rows that differ: after each time that these were too many,
+    twice as many recomputations do without. `pause` is how many that are now, `left` how many are still to come.
+    """
+
+    pause: int = 0
+    left: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self.left == 0
+
+    def after(self, *, found: bool) -> DifferenceTrials:
+        """Return the trials after a recomputation; one that was not due counts as one less to pass over."""
+        if not self.is_due:
+            return replace(self, left=self.left - 1)
+        pause = 0 if found else min(2 * self.pause + 1, DIFFERENCES_PASSED_OVER_MAX)
+        return DifferenceTrials(pause, pause)
 
 
-def samples_from_json(content: bytes) -> tuple[RefreshSample, ...]:
-    """Return stored samples; none if the content is not of `samples_to_json`, as it lies where tenants write."""
+def refreshes_to_json(samples: Sequence[RefreshSample], trials: DifferenceTrials = DifferenceTrials()) -> bytes:
+    found = [[each.strategy, each.bytes, each.took_s] for each in samples]
+    return json.dumps({"samples": found, "differences": [trials.pause, trials.left]}).encode()
+
+
+def refreshes_from_json(content: bytes) -> tuple[tuple[RefreshSample, ...], DifferenceTrials]:
+    """Return what is stored of former refreshes; nothing if the content is not of `refreshes_to_json`, as it lies where
+    tenants write.
+    """
     try:
         found = json.loads(content)
-        if not isinstance(found, list) or len(found) > STORED_SAMPLES_MAX:
-            return ()
-        return tuple(
+        if len(found["samples"]) > STORED_SAMPLES_MAX:
+            return (), DifferenceTrials()
+        samples = tuple(
             RefreshSample(Strategy(strategy), exact_int(size, "bytes", 0), exact_float(took_s, "took_s", 0.0))
-            for strategy, size, took_s in found
+            for strategy, size, took_s in found["samples"]
         )
-    except (ValueError, TypeError, RecursionError):
-        return ()
+        pause, left = (exact_int(each, "differences", 0, DIFFERENCES_PASSED_OVER_MAX) for each in found["differences"])
+        return samples, DifferenceTrials(pause, left)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return (), DifferenceTrials()
 
 
 def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tuple[RefreshSample, ...]:
@@ -253,4 +318,127 @@ def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tupl
         recent.remove(same[0])
     newest = list(dict.fromkeys(_magnitude(each) for each in reversed([*alike, sample])))
     forgotten = set(newest[MAGNITUDES_MAX:])
-    return (*(each for each in recent if each.strategy is Strategy.FULL or _magnitude(each) not in forgotten), sample)
+    return (
+        *(each for each in recent if each.strategy is not sample.strategy or _magnitude(each) not in forgotten),
+        sample,
+    )
+
+
+class CostEstimator:
+    """An estimator for tables of so many `rows`, by their names in the query; `known` has the numbers of stored rows,
+    by the operator that gives them.
+
+    A number is UNKNOWN wherever a table's log does not say it.
+    """
+
+    def __init__(self, rows: Mapping[str, int], known: Mapping[Operator, int]) -> None:
+        self._rows = rows
+        self._known = known
+
+    def costs(self, operator: Operator, upkeep: OperatorUpkeep) -> tuple[ChangeCost, ...]:
+        """Return one cost for each table that the operator reads, in the order of their names."""
+        return tuple(self._cost(operator, upkeep, table) for table in sorted(operator.tables()))
+
+    def _cost(self, operator: Operator, upkeep: OperatorUpkeep, table: str) -> ChangeCost:
+        if operator.kind is OperatorKind.TABLE:
+            return ChangeCost(table, CHANGED_ROWS, 0)
+        changed = _total(self._changed(each, table) for each in operator.inputs)
+        if any(table in each.tables() for each in operator.subqueries):
+            return ChangeCost(table, changed, self._read(operator))
+        match upkeep:
+            case OperatorUpkeep.LINEAR | OperatorUpkeep.STATE:
+                return ChangeCost(table, changed, 0)
+            case OperatorUpkeep.JOINED:
+                apart = [each for each in operator.inputs if table not in each.tables()]
+                return ChangeCost(table, changed, _total(map(self._rows_of, apart or operator.inputs)))
+            case _:
+                return ChangeCost(table, changed, self._read(operator))
+
+    def _read(self, operator: Operator) -> int:
+        return _total(map(self._rows_of, operator.inputs))
+
+    def _changed(self, operator: Operator, table: str) -> int:
+        """Return how many rows of its output change."""
+        if table not in operator.tables():
+            return 0
+        if operator.kind is OperatorKind.TABLE:
+            return CHANGED_ROWS
+        by_value = any(table in each.tables() for each in operator.subqueries)
+        if by_value or upkeep_of(operator) is OperatorUpkeep.WHOLE:
+            return self._rows_of(operator)
+        return _total(self._changed(each, table) for each in operator.inputs)
+
+    def _rows_of(self, operator: Operator) -> int:
+        if (known := self._known.get(operator, UNKNOWN)) >= 0:
+            return known
+        inputs = [self._rows_of(each) for each in operator.inputs]
+        match operator.kind:
+            case OperatorKind.TABLE:
+                return self._rows.get(operator.table, UNKNOWN)
+            case OperatorKind.ROWS:
+                return 1
+            case OperatorKind.AGGREGATE if not operator.keyed:
+                return 1
+            case OperatorKind.JOIN if UNKNOWN not in inputs:
+                return max(inputs) if operator.keyed else prod(inputs)
+            case _:
+                return _total(inputs)
+
+
+def _total(numbers: Iterable[int]) -> int:
+    found = list(numbers)
+    return UNKNOWN if UNKNOWN in found else sum(found)
+
+
+_BEFORE_AND_AFTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEstimator:
+    """An estimator for tables of so many bytes (`sizes`, by their names in the query), of which `changed` have
+    changed.
+    """
+
+    sizes: Mapping[str, int]
+    changed: Collection[str]
+
+    def all_rows(self, operator: Operator) -> int:
+        """Return the bytes to compute the operator's rows; a table that is there twice is read twice."""
+        return sum(self.sizes[each.table] for _, each in operator.walk() if each.table)
+
+    def rows_now(self, operator: Operator) -> int:
+        """Return the bytes to compute, for keys of changed rows, what the operator's rows are now, but not what they
+        were.
+        """
+        return self.changes(operator) + (self.all_rows(operator) if self._has_changed(operator) else 0)
+
+    def changes(self, operator: Operator) -> int:
+        """Return the bytes to compute how the operator's rows change."""
+        if not self._has_changed(operator):
+            return 0
+        below = sum(map(self.changes, (*operator.inputs, *operator.subqueries)))
+        match upkeep_of(operator):
+            case OperatorUpkeep.JOINED:
+                return below + self._other_sides(operator)
+            case OperatorUpkeep.TOUCHED | OperatorUpkeep.WHOLE if self._is_linear(operator):
+                return below + self._other_sides(operator)
+            case OperatorUpkeep.TOUCHED | OperatorUpkeep.WHOLE:
+                return below + _BEFORE_AND_AFTER * sum(map(self.all_rows, operator.inputs))
+            case OperatorUpkeep.STATE:
+                return below + _BEFORE_AND_AFTER * operator.distincts * sum(map(self.all_rows, operator.inputs))
+            case _:
+                return below
+
+    def _is_linear(self, join: Operator) -> bool:
+        """Return whether only that side has changed in which the join is linear."""
+        if join.kind is not OperatorKind.JOIN or join.linear_in is JoinSide.NEITHER:
+            return False
+        other = join.inputs[1 if join.linear_in is JoinSide.LEFT else 0]
+        return not self._has_changed(other)
+
+    def _other_sides(self, join: Operator) -> int:
+        left, right = join.inputs
+        return sum(self.all_rows(other) for side, other in ((left, right), (right, left)) if self._has_changed(side))
+
+    def _has_changed(self, operator: Operator) -> bool:
+        return not operator.tables().isdisjoint(self.changed)

@@ -1,20 +1,45 @@
 """Key-hash ranges of a table: which there may be, which overlap, which keys are in one.
 
-Ranges follow a binary tree (iscp.core.rows.range_tree), of which 1 is the whole table. The highest bits of a key's
+Ranges follow a binary tree (iscp.core.rows.key_ranges), of which 1 is the whole table. The highest bits of a key's
 hash, a signed number of 64 bits, say to which range it belongs: in order of their hashes the ranges of one level lie
 side by side, so that a range is all hashes between a lowest and a highest.
+
+Ranges as they are cut in halves and put together again, whatever is in them (after ScyllaDB's tablets).
+
+A binary tree: 1 is the whole, n is cut into 2n and 2n+1, and those two are put together again as n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from iscp.core.rows.range_tree import WHOLE as WHOLE
-from iscp.core.rows.range_tree import children as children
-from iscp.core.rows.range_tree import depth_within
-from iscp.core.rows.range_tree import parent as parent
-from iscp.core.rows.range_tree import sibling as sibling
 from iscp.core.sql.sql_names import quoted
+
+WHOLE = 1
+
+
+def depth_within(range_id: int, depth_max: int) -> int:
+    """Return how often the whole was cut to get the range.
+
+    Raises ValueError for what is no range, or was cut more than `depth_max` times.
+    """
+    if not WHOLE <= range_id < 2 << depth_max:
+        raise ValueError(f"{range_id} is no range: they go from {WHOLE} to {(2 << depth_max) - 1}")
+    return range_id.bit_length() - 1
+
+
+def children(range_id: int) -> tuple[int, int]:
+    return 2 * range_id, 2 * range_id + 1
+
+
+def parent(range_id: int) -> int:
+    return range_id // 2
+
+
+def sibling(range_id: int) -> int:
+    """Return the other half of its parent."""
+    return range_id ^ 1
+
 
 RANGES_MAX = 64
 """Ranges of one table at a time; none is smaller than this part of it, and a split beyond it is refused."""

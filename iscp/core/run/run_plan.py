@@ -3,6 +3,10 @@
 A job comes after all jobs whose targets it reads, and is skipped if one of them fails. Jobs of one table that are ready
 together are one unit, as their table is read once for all of them. A job that reads its tables itself is a unit of its
 own: it shares no read, and would wait for whatever the others do.
+
+A job as a file or a program wants it.
+
+Choose the jobs of files that a run is about, by their names and tags.
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 
-from iscp.core.values.argument_checks import Refusals
+from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import Refusals
 
 PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
 """Tables whose jobs are run at once: by default, and at the most."""
@@ -177,3 +183,76 @@ def _refuse_circle(jobs: Sequence[PlannedJob], makers: Mapping[str, Sequence[int
         raise InvalidRequest(
             f"is in a circle: {named}", field=jobs[circle[0]].place, remedy="Have one of them read other tables"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A job that is wanted, and where it is written (`jobs/sales.yaml[3]`).
+
+    `rebuild`: the target may be rebuilt if the user agrees. `leave`: a job of this name that is there stays as it is.
+    """
+
+    request: RegisterRequest
+    place: str
+    rebuild: bool = False
+    leave: bool = False
+
+
+TAG_PREFIX = "tag:"
+"""The beginning of a pattern that is of tags, as dbt writes it."""
+
+PATTERNS_MAX = 1_000
+"""Patterns of one run; more are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """A job as patterns see it."""
+
+    name: str
+    tags: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelection:
+    """Patterns of jobs, as shells have them (`*`, `?`, `[ab]`), over names, or after `tag:` over tags.
+
+    A job is selected if a pattern of `select` fits (all do where there is none), and none of `exclude` does.
+    """
+
+    select: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def choose(self, jobs: Sequence[NamedJob]) -> list[bool]:
+        """Return for each job whether it is selected.
+
+        Raises InvalidRequest for a pattern that fits no job: it would leave out, or run, what was not meant.
+        """
+        for option, patterns in (("--select", self.select), ("--exclude", self.exclude)):
+            _refuse_unfit(option, patterns, jobs)
+        return [
+            (not self.select or _fits_any(self.select, each)) and not _fits_any(self.exclude, each) for each in jobs
+        ]
+
+
+def _refuse_unfit(field: str, patterns: Sequence[str], jobs: Iterable[NamedJob]) -> None:
+    if len(patterns) > PATTERNS_MAX:
+        raise InvalidRequest(f"is given more than {PATTERNS_MAX} times", field=field, remedy="Use wider patterns")
+    jobs = tuple(jobs)
+    for pattern in patterns:
+        if not any(_fits(pattern, each) for each in jobs):
+            raise InvalidRequest(
+                f"{pattern!r:.200} fits no job of these files",
+                about=field,
+                remedy="Write a job's name, a pattern as in 'sales.*', or a tag as in 'tag:nightly'",
+            )
+
+
+def _fits_any(patterns: Iterable[str], job: NamedJob) -> bool:
+    return any(_fits(pattern, job) for pattern in patterns)
+
+
+def _fits(pattern: str, job: NamedJob) -> bool:
+    if pattern.startswith(TAG_PREFIX):
+        return any(fnmatchcase(tag, pattern.removeprefix(TAG_PREFIX)) for tag in job.tags)
+    return fnmatchcase(job.name, pattern)

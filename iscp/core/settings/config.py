@@ -7,20 +7,117 @@ A valid configuration is decided here; nothing is known here of files and enviro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 from iscp.core.access.security_config import AccountConfig, SecurityConfig
 from iscp.core.job.iteration import Bounds
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
-from iscp.core.settings.metrics_config import MetricsConfig
-from iscp.core.settings.openlineage_config import OpenLineageConfig
-from iscp.core.settings.search_bounds import SearchBounds
-from iscp.core.settings.tracing_config import TracingConfig
-from iscp.core.settings.wait_bounds import WaitBounds
-from iscp.core.values.setting_fields import about, setting
+from iscp.core.values.untrusted_values import LogLevel, SettingFault, about, setting, url_fault
+
+JOBS_NAMED_MAX = 10_000
+"""Jobs that `metrics.per_job_max` may name; a node that is to name more does not start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """The metrics of docs/metrics.md. A node without a place for them measures nothing."""
+
+    listen: str = setting("", "Where the node serves its metrics to Prometheus, HOST:PORT; empty: nowhere")
+    otlp_endpoint: str = setting("", "URL of an OpenTelemetry collector that takes OTLP by HTTP; empty: none")
+    interval_s: float = setting(60.0, "The collector is sent metrics so often, and indexes are measured", least=1.0)
+    per_job_max: int = setting(
+        500, "Jobs that metrics name, those that lag most; of all others they have sums; at most 10,000", least=0
+    )
+
+    @property
+    def used(self) -> bool:
+        return bool(self.listen or self.otlp_endpoint)
+
+
+def metrics_faults(config: MetricsConfig) -> Iterator[SettingFault]:
+    """Yield what is wrong with where metrics go, and with how many jobs they name."""
+    if config.otlp_endpoint and (fault := url_fault(config.otlp_endpoint)):  # not repeated: it may hold a secret
+        yield SettingFault("metrics.otlp_endpoint", fault, "Write http://HOST:4318 or https://HOST/PATH")
+    if config.per_job_max > JOBS_NAMED_MAX:
+        yield SettingFault("metrics.per_job_max", "is too large", f"Give {JOBS_NAMED_MAX} or less")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLineageConfig:
+    """The receiver of OpenLineage events. See docs/lineage.md."""
+
+    url: str = setting("", "URL that events are posted to, such as http://HOST:5000/api/v1/lineage; empty: none")
+    path: str = setting("", "File that events are appended to, each as a line of JSON, instead of a URL; empty: none")
+    namespace: str = setting("", "Namespace of the jobs in events; empty: the cluster's name")
+    headers_file: str = setting("", "File with headers for the URL, `NAME: VALUE` on each line; empty: none")
+
+    @property
+    def used(self) -> bool:
+        return bool(self.url or self.path)
+
+
+def openlineage_faults(lineage: OpenLineageConfig) -> Iterator[SettingFault]:
+    """Yield what is wrong with the settings of events."""
+    if lineage.url and (fault := url_fault(lineage.url)):
+        yield SettingFault("openlineage.url", fault, "Write http://HOST:PORT/PATH, or with https")
+    if lineage.url and lineage.path:
+        yield SettingFault("openlineage.path", "is given beside openlineage.url", "Give one of the two")
+    if lineage.path and not lineage.path.startswith("/"):
+        yield SettingFault.about("openlineage.path", f"{lineage.path!r} is not absolute", "Write it from / on")
+    if lineage.headers_file and not lineage.url:
+        yield SettingFault("openlineage.url", "is missing beside openlineage.headers_file", "Name the receiver")
+    if not lineage.namespace.isprintable():
+        yield SettingFault("openlineage.namespace", "has signs that cannot be seen", "Use letters, digits and signs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingConfig:
+    """The receiver of traces. See docs/tracing.md."""
+
+    endpoint: str = setting("", "URL that spans are posted to as OTLP, such as http://HOST:4318/v1/traces; empty: none")
+    sample_ratio: float = setting(1.0, "Part of all traces that is recorded, 0 to 1", least=0.0)
+    headers_file: str = setting("", "File with headers for the receiver, `NAME: VALUE` on each line; empty: none")
+
+
+def tracing_faults(tracing: TracingConfig) -> Iterator[SettingFault]:
+    """Yield what is wrong with the settings of traces."""
+    if tracing.endpoint and (fault := url_fault(tracing.endpoint)):
+        yield SettingFault("tracing.endpoint", fault, "Write http://HOST:4318/v1/traces, or with https")
+    if tracing.sample_ratio > 1.0:
+        yield SettingFault.about("tracing.sample_ratio", f"{tracing.sample_ratio:g} is too large", "Give 1 or less")
+    if tracing.headers_file and not tracing.endpoint:
+        yield SettingFault("tracing.endpoint", "is missing beside tracing.headers_file", "Name the receiver of traces")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchBounds:
+    """Searches of indexes that the owner carries out. Programs that search by the library are not bounded by them.
+
+    Calls that wait for their turn count as waits, which `WaitBounds` bounds.
+    """
+
+    node_max: int = setting(4, "Searches at a time; others wait for their turn", least=1)
+    account_max: int = setting(2, "Of these, searches of indexes of one account", least=1)
+    timeout_s: float = setting(
+        30.0, "A search that takes longer, with the wait for its turn, fails with TIMEOUT", above=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitBounds:
+    """Calls of WaitJob, VerifyJob, GetEvents and Search, which wait at the owner, also those by JSON or from other
+    nodes; and calls of ReadFeed, which wait at the node that is called.
+    """
+
+    node_max: int = setting(200, "Calls that wait at a time; one more is refused with QUEUE_FULL", least=1)
+    account_max: int = setting(100, "Of these, calls of one account", least=1)
+    caller_max: int = setting(
+        50, "Of these, calls of one caller, or, where callers are not known, of one host", least=1
+    )
+
 
 ADMIN_PORT = 7430
 """The port on which a node listens by default."""
@@ -45,13 +142,6 @@ go to Spark.
 class LogFormat(StrEnum):
     JSON = "json"
     TEXT = "text"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,3 +431,44 @@ class NodeConfig:
     def etcd_prefix(self) -> str:
         """Return the prefix of all of this cluster's keys."""
         return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as documented; `default` is MISSING where it must be given."""
+
+    path: str
+    kind: Any
+    default: Any
+    text: str
+    least: float | None = None
+    above: float | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+
+_BOUNDS_TEXT = {
+    "rows_max": "Most rows that one iteration takes",
+    "bytes_max": "Most bytes (of files read) that one iteration takes",
+    "versions_max": "Most source versions that one iteration takes",
+}
+
+
+def settings(of: type = NodeConfig, parent: str = "") -> Iterator[Setting]:
+    """Yield every setting below `of`, sections after the plain ones, each by its path (`etcd.lease_ttl_s`)."""
+    hints = get_type_hints(of)
+    sections = []
+    for each in fields(of):
+        path, kind = parent + each.name, hints[each.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            sections.append((kind, f"{path}."))
+        elif of is Bounds:
+            yield Setting(path, kind, each.default, _BOUNDS_TEXT[each.name], least=1)
+        else:
+            known = each.metadata
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            yield Setting(path, kind, default, known["about"], known["least"], known["above"])
+    for kind, path in sections:
+        yield from settings(kind, path)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from iscp.core.access.account_roots import ROOTS_MAX, is_bucket, is_root
-from iscp.core.access.oidc_faults import oidc_faults
-from iscp.core.settings.config import BUCKETS_MAX, EtcdConfig, NodeConfig, NotifyConfig, S3Config
-from iscp.core.settings.embedder_faults import embedder_faults
-from iscp.core.settings.metrics_config import metrics_faults
-from iscp.core.settings.openlineage_config import openlineage_faults
-from iscp.core.settings.setting_list import Setting
-from iscp.core.settings.tracing_config import tracing_faults
+from iscp.core.access.authorization import ROOTS_MAX, is_bucket, is_root
+from iscp.core.access.security_config import oidc_faults
+from iscp.core.settings.config import (
+    BUCKETS_MAX,
+    EtcdConfig,
+    NodeConfig,
+    NotifyConfig,
+    S3Config,
+    Setting,
+    metrics_faults,
+    openlineage_faults,
+    tracing_faults,
+)
+from iscp.core.settings.embedder_config import embedder_faults
 from iscp.core.values.access_roles import is_account
-from iscp.core.values.argument_checks import unwritten_sign
-from iscp.core.values.setting_faults import URL, SettingFault, is_loopback, url_fault
+from iscp.core.values.untrusted_values import URL, SettingFault, is_loopback, unwritten_sign, url_fault
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _ACCOUNT_REMEDY = "Give one of at most 128 characters, without blanks around it"

@@ -1,4 +1,13 @@
-"""Read a `job_spec`, and refuse what is not known or cannot be taken, by the path of the field."""
+"""Read a `job_spec`, and refuse what is not known or cannot be taken, by the path of the field.
+
+Change some fields of a job's spec.
+
+A field that is not given stays as it is, and null takes a field back to its default. The result is checked as a whole,
+as a new job's spec is. A trigger of another kind replaces the one before with all that belongs to it; what decides over
+the rows of the target cannot be changed, as the target would no longer have what its watermark says.
+
+Turn what users give of a materialized view into the job_spec of the job that maintains it, and back.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import Any
@@ -18,14 +28,19 @@ from iscp.core.spec.spec import (
     ConsumerSpec,
     E,
     JobSpec,
+    Tag,
     TriggerSpec,
     TriggerType,
     default_of,
+    flatten,
     schema_of_spec,
+    to_spec_json,
 )
-from iscp.core.values.argument_checks import Refusals, name_hint
 from iscp.core.values.errors import InvalidRequest, IscpError
-from iscp.core.values.untrusted_values import shown
+from iscp.core.values.untrusted_values import Refusals, name_hint, shown
+
+TAGS_MAX, TAG_CHARS_MAX = 100, 100
+"""The tags of one job, and the characters of one."""
 
 _SET = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 """The names of sets."""
@@ -212,6 +227,17 @@ def _names(value: Any, path: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _tags(value: Any, path: str) -> tuple[Tag, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(tag, str) and tag.isprintable() and tag for tag in value):
+        raise _wrong(value, "a list of texts", path, 'Write it as in ["nightly", "team:sales"]')
+    if len(value) > TAGS_MAX or max(map(len, value), default=0) > TAG_CHARS_MAX:
+        remedy = f"Give at most {TAGS_MAX} tags of at most {TAG_CHARS_MAX} characters"
+        raise InvalidRequest("has too many tags, or too long ones", field=path, remedy=remedy)
+    return tuple(map(Tag, dict.fromkeys(value)))
+
+
 def _text(value: Any, path: str) -> str:
     if value is None:
         return ""
@@ -270,6 +296,150 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     int | None: _version,
     float | None: _seconds,
     tuple[str, ...]: _names,
+    tuple[Tag, ...]: _tags,
     Mapping[str, Any]: _object,
 }
 """The readers of fields by their types; they refuse other values."""
+
+
+_PATCH_AS_JSON = 'Write it as in {"target_lag": 60}'
+
+_OPAQUE = "options"
+"""The field of a consumer or trigger of the user's that is replaced as a whole, not field by field."""
+
+
+def changed_spec(current_json: str, changes_json: str) -> JobSpec:
+    """Return the spec with `changes_json` (a job_spec with the fields to change) over it; raises InvalidRequest."""
+    changes = parse_object(changes_json, _PATCH_AS_JSON)
+    before = parse_spec(current_json)
+    current = json.loads(current_json)
+    trigger = changes.get("trigger")
+    if isinstance(trigger, dict) and trigger.get("job_type", before.trigger.job_type) != before.trigger.job_type:
+        current.pop("trigger", None)
+        if trigger["job_type"] not in (None, TriggerType.DEFAULT):
+            current.pop("independent", None)
+    _drop_other_schedule(current, trigger)
+    after = parse_spec(json.dumps(_merged(current, changes)))
+    _refuse_another_target(before, after)
+    return after
+
+
+def _drop_other_schedule(current: dict[str, Any], trigger: Any) -> None:
+    """Remove the interval where times by cron are given, and the other way round."""
+    given = trigger.get("schedule") if isinstance(trigger, dict) else None
+    schedule = current.get("trigger", {}).get("schedule", {})
+    for one, others in (("cron", ("interval", "share")), ("interval", ("cron", "time_zone"))):
+        if isinstance(given, dict) and given.get(one) is not None:
+            for name in others:
+                schedule.pop(name, None)
+
+
+def _merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(current)
+    for name, value in changes.items():
+        before = merged.get(name)
+        if isinstance(value, dict) and isinstance(before, dict) and name != _OPAQUE:
+            value = _merged(before, value)
+        merged[name] = value
+    return merged
+
+
+def _refuse_another_target(before: JobSpec, after: JobSpec) -> None:
+    for each in fields(before.consumer):
+        if getattr(before.consumer, each.name) != getattr(after.consumer, each.name):
+            raise InvalidRequest(
+                "cannot be changed while the target holds rows by it",
+                field=f"spec.iteration.consumer.{each.name}",
+                remedy="Have the target rebuilt: `iscp-admin job resync` takes another spec",
+            )
+
+
+VIEW_KIND = "view"
+"""The kind of consumer that maintains a query's result."""
+
+REFRESH_POLICIES = ("auto", "incremental", "strict", "full")
+"""The ways in which a view may be refreshed; the first is the default, and is not written into a spec."""
+
+WAITS_FOR_S = 10.0
+"""Seconds that a view waits at most for tables that are behind others which it reads, where `waits_for_s` is not given;
+then it is refreshed without them, and says that its rows are mixed.
+"""
+
+WAITS_FOR_MAX_S = 86_400.0
+"""Most seconds for `waits_for_s` of a view; more are refused."""
+
+OPTIONS_FIELD = "spec.iteration.consumer.options"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFields:
+    """A materialized view. `tables` are URIs by the names in the query; the job is registered on the first one.
+
+    With `deletion_vectors` the target may have them. `hold_s` is how long the tables retain what was removed; 0: they
+    are left as they are. `waits_for_s` is how long the view waits at most for tables that are behind others; None: as
+    long as by default. `run` has the fields of iscp.core.spec.spec.RunFields.
+    """
+
+    sql: str
+    tables: Mapping[str, str]
+    target: str = ""
+    refresh: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    deletion_vectors: bool = True
+    hold_s: float = 0.0
+    waits_for_s: float | None = None
+
+    @property
+    def table(self) -> str:
+        """Return the table on which the job is registered; raise InvalidRequest if there is none."""
+        if not self.tables:
+            raise InvalidRequest(
+                "names no table", field=f"{OPTIONS_FIELD}.tables", remedy="Say where each table of the query is"
+            )
+        return next(iter(self.tables.values()))
+
+    def spec_json(self) -> str:
+        """Return the job_spec. `every` or `cron` alone makes a trigger periodic. Raises InvalidRequest if it is no
+        JSON.
+        """
+        refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
+        vectors = {} if self.deletion_vectors else {"deletion_vectors": False}
+        hold = {"hold_s": self.hold_s} if self.hold_s else {}
+        waits = {} if self.waits_for_s is None else {"waits_for_s": self.waits_for_s}
+        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors, **hold, **waits}
+        run = {name: value for name, value in self.run.items() if value is not None}
+        if not run.keys().isdisjoint(("every", "cron")):
+            run.setdefault("trigger", "periodic")
+        return to_spec_json({"consumer": VIEW_KIND, "target": self.target or None, "options": options, **run})
+
+
+def view_of(spec_json: str) -> ViewFields | None:
+    """Return the view of a job, or None if the job maintains something else, or its spec was damaged in the job log."""
+    try:
+        fields = flatten(spec_json or "{}")
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    options = fields.pop("options", {})
+    if fields.pop("consumer", "") != VIEW_KIND or not isinstance(options, dict):
+        return None
+    tables = options.get("tables")
+    return ViewFields(
+        sql=str(options.get("sql", "")),
+        tables={str(name): str(uri) for name, uri in tables.items()} if isinstance(tables, dict) else {},
+        target=str(fields.pop("target", "")),
+        refresh=str(options.get("refresh", REFRESH_POLICIES[0])),
+        run=fields,
+        deletion_vectors=options.get("deletion_vectors", True) is not False,
+        hold_s=hold_s if isinstance(hold_s := options.get("hold_s", 0.0), (int, float)) else 0.0,
+        waits_for_s=waits_s if isinstance(waits_s := options.get("waits_for_s"), (int, float)) else None,
+    )
+
+
+def shown_tables(tables: Mapping[str, str]) -> str:
+    """Return the tables in one line, as in `orders=/lake/orders, items=/lake/items`."""
+    return ", ".join(f"{name}={uri}" for name, uri in tables.items())
+
+
+def view_text(text: str | None) -> str:
+    """Return a query as it is stored: without the blanks and semicolons around it."""
+    return (text or "").strip().rstrip(";").rstrip()

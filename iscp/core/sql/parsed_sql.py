@@ -10,8 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from iscp.core.sql.sql_functions import OPTIONS_AT, SqlFault, function_fault, options_fault, table_function_fault
-from iscp.core.sql.sql_sizes import Constant, size_fault
+from iscp.core.sql.sql_functions import (
+    OPTIONS_AT,
+    Constant,
+    SqlFault,
+    function_fault,
+    options_fault,
+    size_fault,
+    table_function_fault,
+)
 from iscp.core.values.errors import InvalidRequest
 
 _QUERY = "Write a query, as SELECT … or WITH …"

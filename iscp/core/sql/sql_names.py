@@ -1,8 +1,16 @@
-"""Names as SQL takes them, and the names of columns and tables that iscp adds."""
+"""Names as SQL takes them, and the names of columns and tables that iscp adds.
+
+Names of fields within structs, as SQL writes them: each part of the path in backticks, joined by dots.
+
+So a table's columns and the fields within them are found by one name each. A column that is itself called as the path
+of a field is has that name alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 OP = "_iscp_op"
 """The column with a net change's operation (see the port Changes)."""
@@ -43,3 +51,38 @@ def reserved_names(columns: Iterable[str], *more: str) -> tuple[str, ...]:
 def quoted(name: str) -> str:
     """Return `name` as one identifier: dots, blanks and backticks in it count for nothing."""
     return "`" + name.replace("`", "``") + "`"
+
+
+_PATH = re.compile(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)+", re.DOTALL)
+_PART = re.compile(r"`((?:[^`]|``)*)`", re.DOTALL)
+
+
+def path_name(path: Sequence[str]) -> str:
+    """Return the name of a field at a path of two names or more, the column's first."""
+    return ".".join(map(quoted, path))
+
+
+def path_of(name: str) -> tuple[str, ...]:
+    """Return the path that is written in a name, or the name as the one part of it."""
+    if not _PATH.fullmatch(name):
+        return (name,)
+    return tuple(part.replace("``", "`") for part in _PART.findall(name))
+
+
+def fields_by_name(fields: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the columns of a schema (Delta's JSON) and the fields of structs, each with its name and with the metadata
+    of all that it lies within.
+    """
+    columns = {each["name"]: each for each in fields}
+    nested = (found for name, each in columns.items() for found in _nested(each, (name,)))
+    return {**{each["name"]: each for each in nested}, **columns}
+
+
+def _nested(field: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    kind = field["type"]
+    for each in kind["fields"] if isinstance(kind, Mapping) and kind["type"] == "struct" else ():
+        below = (*path, each["name"])
+        metadata = {**(field.get("metadata") or {}), **(each.get("metadata") or {})}
+        found = {**each, "metadata": metadata}
+        yield {**found, "name": path_name(below)}
+        yield from _nested(found, below)

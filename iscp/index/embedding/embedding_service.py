@@ -3,25 +3,254 @@
 A vector is looked up by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
 stored vectors (`known`). Only what is nowhere is embedded. A call that fails midway has put into the cache what it has
 embedded, so that the next attempt goes on from there as far as the cache reaches.
+
+Jobs and searches of a node or a program share one cache, and one pace for each embedder.
+
+Give an embedder batches of texts at its pace, and again where it fails for now.
+
+All jobs and searches of a node share the pace of requests to one embedder.
+
+Know which texts are being embedded now, so that two jobs with the same new text do not both embed it.
+
+Hold vectors of texts that were embedded before, in bounded memory, apart for each account.
+
+An account's texts are found by that account alone: nobody learns by the time of an answer which texts others have. The
+account that holds the most loses its oldest vectors first, so that none can displace those of others as long as these
+hold less than it (max-min fairness).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from iscp.core.settings.embedder_faults import CHARS_MOST
-from iscp.core.values.untrusted_values import shown
-from iscp.index.embedding.checked_embedder import CheckedEmbedder
-from iscp.index.embedding.embedder import Known, Vectors, text_hash
-from iscp.index.embedding.embedding_attempts import REST_S_MAX, EmbeddingAttempts
-from iscp.index.embedding.refused_texts import embed_apart
-from iscp.index.embedding.texts_in_flight import TextsInFlight
-from iscp.index.embedding.vector_cache import VectorCache
-from iscp.ports.system import Guard
+from iscp.core.settings.embedder_config import CHARS_MOST
+from iscp.core.values.errors import TemporaryError
+from iscp.core.values.untrusted_values import one_line, shown
+from iscp.index.embedding.embedder import EmbedderBusy, Known, Vectors, text_hash
+from iscp.index.embedding.embedder_registry import EMBED_FIELD, CheckedEmbedder, EmbedderRegistry, embed_apart
+from iscp.ports.system import Clock, Guard
+
+
+class RequestPace:
+    """Spreads requests evenly: `per_s` of them in a second, or without a limit where it is 0. Thread-safe."""
+
+    def __init__(self, per_s: float, clock: Clock) -> None:
+        self._interval_s = 1.0 / per_s if per_s > 0 else 0.0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at_s = clock.monotonic_s()
+
+    def reserve(self) -> float:
+        """Take the next place, and return the seconds to wait for it."""
+        if not self._interval_s:
+            return 0.0
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            at_s = max(self._free_at_s, now_s)
+            self._free_at_s = at_s + self._interval_s
+        return at_s - now_s
+
+
+log = logging.getLogger(__name__)
+
+REST_S_MAX = 0.5
+"""Seconds after which somebody who waits for an embedder sees that the work was ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingTimes:
+    """A failing embedder is tried again by these times and counts."""
+
+    attempts_max: int = 5
+    """Attempts with one batch; then its error ends the call, and the job's backoff counts."""
+
+    retry_for_s: float = 60.0
+    """Seconds after the first failure of a batch within which another attempt has to begin; else its error ends the
+    call.
+    """
+
+    pause_first_s: float = 0.5
+    """Pause after the first failure, on average; it doubles with each."""
+
+    pause_max_s: float = 15.0
+    """Longest pause between attempts, unless the embedder itself requests a longer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Whoever waits has a clock, a sleep, and chance: numbers in [0, 1)."""
+
+    clock: Clock
+    sleep: Callable[[float], None]
+    random: Callable[[], float]
+
+    def rest(self, seconds: float, guard: Guard | None) -> None:
+        """Wait; raises what `guard` raises as soon as the work was ended."""
+        until_s = self.clock.monotonic_s() + seconds
+        while (left_s := until_s - self.clock.monotonic_s()) > 0:
+            if guard is not None:
+                guard.check()
+            self.sleep(min(left_s, REST_S_MAX))
+
+
+class EmbeddingAttempts:
+    """Makes attempts with batches on one embedder; any thread may call it."""
+
+    def __init__(
+        self, embedder: CheckedEmbedder, pace: RequestPace, patience: Patience, times: EmbeddingTimes | None = None
+    ) -> None:
+        self._embedder = embedder
+        self._pace = pace
+        self._patience = patience
+        self._times = times or EmbeddingTimes()
+
+    def embed(self, texts: Sequence[str], guard: Guard | None) -> Vectors:
+        """Return the vectors of one batch. Raises the last TemporaryError when attempts or time are used up, and a
+        PermanentError at once.
+        """
+        clock, until_s = self._patience.clock, 0.0
+        for attempt in range(1, self._times.attempts_max + 1):
+            self._patience.rest(self._pace.reserve(), guard)
+            if guard is not None:
+                guard.check()
+            try:
+                return self._embedder.embed(texts)
+            except TemporaryError as error:
+                until_s = until_s or clock.monotonic_s() + self._times.retry_for_s
+                pause_s = self._pause_s(attempt, error)
+                if attempt == self._times.attempts_max or clock.monotonic_s() + pause_s > until_s:
+                    raise
+                log.info(
+                    "embedding.retried",
+                    extra={
+                        "embedder": self._embedder.name,
+                        "attempt": attempt,
+                        "pause_s": round(pause_s, 3),
+                        "error": one_line(str(error)),
+                    },
+                )
+            self._patience.rest(pause_s, guard)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pause_s(self, attempt: int, error: TemporaryError) -> float:
+        """Half of the pause is by chance, so that those who failed together do not come back together."""
+        backoff_s = min(self._times.pause_first_s * 2.0 ** (attempt - 1), self._times.pause_max_s)
+        requested_s = error.retry_after_s if isinstance(error, EmbedderBusy) else 0.0
+        return max(backoff_s * (0.5 + self._patience.random()), requested_s)
+
+
+TextKey = tuple[str, str, bytes]
+"""An account, the fingerprint of an embedder, and the hash of a text."""
+
+
+class TextsInFlight:
+    """Somebody claims texts for the time of one request. Whoever finds them claimed may wait for the end of it.
+
+    Nobody waits while holding claims, so none wait for each other in a circle. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: dict[TextKey, threading.Event] = {}
+
+    def claim(self, keys: Iterable[TextKey]) -> tuple[list[TextKey], set[threading.Event]]:
+        """Claim those that nobody has, and return them, with an event for each request that has others.
+
+        What is claimed has to be released, however the request ends.
+        """
+        end, mine, others = threading.Event(), list[TextKey](), set[threading.Event]()
+        with self._lock:
+            for key in keys:
+                if (known := self._ends.get(key)) is not None:
+                    others.add(known)
+                else:
+                    self._ends[key] = end
+                    mine.append(key)
+        return mine, others - {end}
+
+    def release(self, keys: Iterable[TextKey]) -> None:
+        """Give up what `claim` has returned; those who wait for it go on."""
+        with self._lock:
+            ends = {self._ends.pop(key) for key in keys}
+        for end in ends:
+            end.set()
+
+
+ENTRY_BYTES = 400
+"""Bytes of memory that an entry of the cache is counted with besides its numbers; they are an estimate."""
+
+EVICTED_AT_ONCE = 64
+"""Entries that the greatest account loses at a time, before the greatest is sought again."""
+
+VectorKey = tuple[str, bytes]
+
+
+class VectorCache:
+    """Holds vectors by account, fingerprint of the embedder and hash of the text. Any thread may call all methods.
+
+    `bytes_max` is for all accounts together; with 0 nothing is stored. `bytes_held` are counted now.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._accounts: dict[str, OrderedDict[VectorKey, bytes]] = {}
+        self._held: dict[str, int] = {}
+        self.bytes_held = 0
+
+    def get(self, account: str, fingerprint: str, hashes: Iterable[bytes]) -> dict[bytes, Vectors]:
+        """Return the vectors that are there, by hash; they become the account's newest. They cannot be written to."""
+        found: dict[bytes, Vectors] = {}
+        with self._lock:
+            entries = self._accounts.get(account)
+            if entries is None:
+                return found
+            for each in hashes:
+                key = (fingerprint, each)
+                if (stored := entries.get(key)) is not None:
+                    entries.move_to_end(key)
+                    found[each] = np.frombuffer(stored, np.float32)
+        return found
+
+    def put(self, account: str, fingerprint: str, vectors: Mapping[bytes, Vectors]) -> None:
+        """Store vectors by hash, in place of older ones; those that are too large for the whole cache are left out."""
+        if not vectors or self._bytes_max <= 0:
+            return
+        with self._lock:
+            entries = self._accounts.setdefault(account, OrderedDict())
+            for each, vector in vectors.items():
+                self._replace(account, entries, (fingerprint, each), vector.astype(np.float32).tobytes())
+                if self.bytes_held > self._bytes_max:
+                    self._evict()
+
+    def _replace(self, account: str, entries: OrderedDict[VectorKey, bytes], key: VectorKey, content: bytes) -> None:
+        more = len(content) + ENTRY_BYTES
+        if (old := entries.pop(key, None)) is not None:
+            more -= len(old) + ENTRY_BYTES
+        entries[key] = content
+        self._held[account] = self._held.get(account, 0) + more
+        self.bytes_held += more
+
+    def _evict(self) -> None:
+        while self.bytes_held > self._bytes_max:
+            greatest = max(self._held, key=self._held.__getitem__)
+            entries = self._accounts[greatest]
+            for _ in range(EVICTED_AT_ONCE):
+                if self.bytes_held <= self._bytes_max or not entries:
+                    break
+                _, content = entries.popitem(last=False)
+                self._held[greatest] -= len(content) + ENTRY_BYTES
+                self.bytes_held -= len(content) + ENTRY_BYTES
+            if not entries:
+                # An account without entries costs nothing; `put` may be about to fill it again.
+                self._held[greatest] = 0
+
 
 BATCH_CHARS_MAX = 500_000
 """Characters of the texts that are embedded at once; further texts go into the next batch. One text may have more."""
@@ -257,3 +486,32 @@ def _fault(text: object) -> str:
     except UnicodeEncodeError:
         return "is no valid Unicode"
     return ""
+
+
+class EmbeddingServices:
+    """Makes services by embedder and account. Thread-safe."""
+
+    def __init__(
+        self, registry: EmbedderRegistry, cache: VectorCache, patience: Patience, times: EmbeddingTimes | None = None
+    ) -> None:
+        self.registry = registry
+        self._cache = cache
+        self._patience = patience
+        self._times = times
+        self._lock = threading.Lock()
+        self._in_flight = TextsInFlight()
+        self._paces: dict[str, RequestPace] = {}
+
+    def service(self, name: str, account: str, field: str = EMBED_FIELD) -> EmbeddingService:
+        """Return a service with counts of its own for an embedder that a job or a search names.
+
+        Raises what `EmbedderRegistry.embedder` raises.
+        """
+        embedder = self.registry.embedder(name, field)
+        with self._lock:
+            pace = self._paces.get(name)
+            if pace is None:
+                per_s = self.registry.definition(name).requests_per_s
+                pace = self._paces[name] = RequestPace(per_s, self._patience.clock)
+        attempts = EmbeddingAttempts(embedder, pace, self._patience, self._times)
+        return EmbeddingService(embedder, attempts, self._cache, account, self._in_flight)

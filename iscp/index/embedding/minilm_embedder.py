@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.core.settings.embedder_faults import MINILM_BATCH_MAX
+from iscp.core.settings.embedder_config import MINILM_BATCH_MAX, EmbedderConfig
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.extras import install_command
+from iscp.core.values.untrusted_values import install_command
 from iscp.index.embedding.embedder import Vectors
 
 MINILM_TOKENS_MAX = 256

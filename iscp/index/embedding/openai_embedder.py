@@ -16,7 +16,7 @@ import numpy as np
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.http_exchange import Answer, exchange
-from iscp.adapters.system.named_files import read_named_file
+from iscp.adapters.system.small_files import read_named_file
 from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.core.values.errors import ConfigurationError, ErrorCode, PermanentError, Unavailable
 from iscp.core.values.untrusted_values import named_error, one_line

@@ -4,14 +4,24 @@ A row of the source is one row here. `KEY` is its key as one text, `ROW_HASH` sa
 column there is what its analysis came to: words between spaces, with a space at each end, so that a word is found as
 ` word `. Lance indexes these words as they are; the analysis is never done twice, nor by another program's rules.
 A row that cannot be indexed has a `FAULT`, and neither words nor a vector: no search finds it.
+
+The names of an index's parts in its Lance dataset, and the options with which Lance makes them.
+
+The analysis of texts is iscp's (`text_analysis`), so Lance has to leave each word as it is.
+
+The analysis that makes an index's words, in Lance's terms.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
+
+from iscp.index.lance.text_analysis import Analyse, analyser
+from iscp.index.model.index_definition import DOTLESS, Analysis, Tokenizer
 
 KEY = "_key"
 ROW_HASH = "_hash"
@@ -90,3 +100,82 @@ def schema_fault(schema: pa.Schema, key: Sequence[str], texts: int) -> str:
         if TEXT_HASH not in names or schema.field(TEXT_HASH).type != pa.binary(32):
             return f"the dataset has no column {TEXT_HASH} of the type {pa.binary(32)}"
     return ""
+
+
+KEY_INDEX = "key"
+VECTOR_INDEX = "vector"
+
+_WORDS_INDEX = "words_"
+
+TEXT_OPTIONS: Mapping[str, Any] = {
+    "base_tokenizer": "whitespace",
+    "with_position": True,
+    "lower_case": False,
+    "stem": False,
+    "remove_stop_words": False,
+    "ascii_folding": False,
+    "max_token_length": None,
+}
+"""The options of an inverted index on words between spaces."""
+
+VECTOR_KIND = "IVF_RQ"
+"""Partitions by nearest centroid, and in them one bit for each dimension: the smallest index, and the fastest with
+filters. Exact distances of the nearest candidates make up for the bits where vectors lie in clusters (ADR 45)."""
+
+FINE_VECTOR_KIND = "IVF_SQ"
+"""The same with eight bits for each dimension, for vectors that one bit cannot distinguish, such as random ones."""
+
+BIT_DIMENSIONS_MIN = 64
+"""Dimensions from which one bit for each is tried."""
+
+VECTOR_OPTIONS: Mapping[str, Mapping[str, Any]] = {VECTOR_KIND: {"num_bits": 1}, FINE_VECTOR_KIND: {}}
+
+PARTITION_ROWS = 1_000
+"""Rows of a partition of vectors. Fewer rows need fewer distances where few partitions do, and more where a filter
+needs all of them: 100 partitions of 100,000 rows were faster by a third with filters than 316 (ADR 45)."""
+
+PARTITIONS_MAX = 4_096
+"""Partitions of one segment; of more rows than these have, each has more."""
+
+
+def words_index(number: int) -> str:
+    """Return the name of the index on the words of the text column of this number."""
+    return f"{_WORDS_INDEX}{number}"
+
+
+def words_number(name: str) -> int | None:
+    """Return the number of the text column whose words the index of this name has; None for another index."""
+    number = name.removeprefix(_WORDS_INDEX)
+    return int(number) if number != name and number.isdecimal() else None
+
+
+def partitions(rows: int) -> int:
+    """Return into how many partitions a segment of so many vectors is divided."""
+    return max(1, min(PARTITIONS_MAX, rows // PARTITION_ROWS))
+
+
+def analyser_of(analysis: Analysis) -> Analyse:
+    """Return the function that makes the words of an index's texts, and those of its queries."""
+    options: dict[str, Any] = {
+        "base_tokenizer": analysis.tokenizer.value,
+        "max_token_length": analysis.max_token_length,
+        "lower_case": analysis.lower_case,
+        "stem": analysis.stem,
+        "remove_stop_words": analysis.stop_words,
+        "ascii_folding": analysis.ascii_folding,
+    }
+    if analysis.language:
+        options["language"] = analysis.language.capitalize()
+    if analysis.tokenizer is Tokenizer.NGRAM:
+        options["min_ngram_length"] = analysis.min_ngram
+        options["max_ngram_length"] = analysis.max_ngram
+        options["prefix_only"] = analysis.prefix_only
+    analyse = analyser(options, joins=analysis.tokenizer.has_words)
+    if not analysis.folds:
+        return analyse
+    return lambda texts: analyse([analysis.folded(text) for text in texts])
+
+
+def folding_of(analysis: Analysis) -> tuple[bool, bool]:
+    """Return the arguments `case` and `dotless` of iscp.index.model.highlighting.fold, for texts of this analysis."""
+    return analysis.lower_case, analysis.language == DOTLESS

@@ -35,7 +35,7 @@ class IndexHead:
     """A commit says this of the whole index.
 
     `definition` says what is indexed and how (iscp.index.model.index_definition has its form); empty: the index is
-    deleted, and this is all that is left (iscp.consumers.index.index_deletion). `key` are the source's
+    deleted, and this is all that is left (iscp.consumers.index.index_kind). `key` are the source's
     columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).
     `version` is that of the source which the rows are of, committed at `version_at_s` (Unix seconds); -1: there are
     none yet. It stays while a later registration builds other rows, which a record says at once. While a commit of the

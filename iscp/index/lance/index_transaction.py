@@ -3,6 +3,15 @@
 The rows of changed keys are found by their addresses, marked as deleted in their fragments, and written into new
 fragments together with the head, all in one operation of Lance's (ADR 45). Nothing is visible before, and a commit
 after another writer's fails: each takes away the row with the head that it has read.
+
+Finds rows of a dataset by their keys, and what a commit needs of those that go.
+
+Makes what is committed to a local dataset outlive a power loss, as Lance syncs nothing itself; and has what this
+process has written not tried before it opens it, wherever that is.
+
+The order is that of what depends on what: data and deletions before the commit names them; then the transaction, the
+manifest and the manifest's directory, before the commit is acknowledged. An object store makes what it takes durable by
+itself.
 """
 
 from __future__ import annotations
@@ -10,7 +19,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -18,14 +29,15 @@ import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
-from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.index.lance.address_lookup import ADDRESS, rows_with_keys
-from iscp.index.lance.count_cache import cache_counts
-from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.head_cache import PlacedHead, cache_head
+from iscp.adapters.delta.storage.dataset_trial import current_trial
+from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.adapters.delta.storage.locations import local_path
+from iscp.adapters.delta.storage.s3_settings import table_options
+from iscp.adapters.delta.storage.table_files import sync
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.lance_access import lance_faults, require_version
+from iscp.index.lance.recent_values import PlacedHead, cache_counts, cache_head
 from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
 from iscp.ports.work_timer import count_work
 
@@ -33,6 +45,126 @@ if TYPE_CHECKING:
     from lance import FragmentMetadata
 
     from iscp.ports.system import Failpoints
+
+
+KEYS_IN_FILTER_MAX = 20_000
+"""Keys that a filter names; more are found by reading the column of keys, which costs as much by then."""
+
+ADDRESS = "_rowaddr"
+
+
+def quoted_text(text: str) -> str:
+    """Return a text as a literal of Lance's filters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def rows_with_keys(dataset: LanceDataset, keys: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    """Return `columns`, the key and the address of all rows that have one of these keys. Raises
+    StorageError.
+    """
+    with lance_faults(f"read {dataset.uri}"):
+        return _rows_with_keys(dataset, keys, list(dict.fromkeys([KEY, *columns])))
+
+
+def _rows_with_keys(dataset: LanceDataset, keys: Sequence[str], wanted: list[str]) -> pa.Table:
+    if len(keys) <= KEYS_IN_FILTER_MAX:
+        if not keys:
+            return dataset.scanner(columns=wanted, with_row_address=True, limit=0).to_table()
+        listed = ",".join(map(quoted_text, keys))
+        return dataset.scanner(columns=wanted, filter=f"{KEY} IN ({listed})", with_row_address=True).to_table()
+    sought = pa.array(keys, pa.string())
+    found = []
+    for batch in dataset.scanner(columns=wanted, with_row_address=True).to_batches():
+        passing = batch.filter(pc.is_in(batch[KEY], value_set=sought))
+        if len(passing):
+            found.append(passing)
+    return pa.Table.from_batches(found) if found else _rows_with_keys(dataset, [], wanted)
+
+
+def head_row(dataset: LanceDataset, columns: Sequence[str]) -> pa.Table:
+    """Return the row with the head; none where there is no such row.
+
+    Each commit writes it into a fragment of its own, and a compaction leaves that alone, but has the last place itself.
+    So all fragments of one row are read; if the head is in none of them, the whole dataset is searched.
+    """
+    single = [each for each in dataset.get_fragments() if each.physical_rows == 1]
+    condition = f"{KEY} = {quoted_text(HEAD_KEY)}"
+    if single:
+        found = dataset.scanner(
+            columns=list(columns), filter=condition, with_row_address=True, fragments=single
+        ).to_table()
+        if len(found):
+            return found
+    return dataset.scanner(columns=list(columns), filter=condition, with_row_address=True).to_table()
+
+
+_DATA, _DELETIONS, _TRANSACTIONS, _VERSIONS, _INDICES = "data", "_deletions", "_transactions", "_versions", "_indices"
+_OWN = "_iscp"
+_VERSION_MAX = 2**64 - 1
+
+SYNCS_AT_ONCE = 4
+"""Files of all indexes of a process that are synced at the same time; further ones wait for their turn."""
+
+_SYNCS = ThreadPoolExecutor(SYNCS_AT_ONCE, "iscp-index-sync")
+
+
+class DurableFiles:
+    """Syncs the files of the dataset at a place, as `place` returns it; syncs nothing where it is not local."""
+
+    def __init__(self, root: str) -> None:
+        self._place = root
+        self._root: Path | None = local_path(root)
+
+    def sync_fragments(
+        self,
+        written: Iterable[FragmentMetadata],
+        updated: Iterable[FragmentMetadata] = (),
+        staged: Iterable[FragmentMetadata] = (),
+    ) -> None:
+        """Sync the data of fragments that are new, and the deletions of those that are not.
+
+        `staged` are new ones that were written before, maybe by another process, which may have changed since.
+        """
+        new = [f"{_DATA}/{file.path}" for fragment in written for file in fragment.files]
+        new += [found.path(each.id) for each in updated if (found := each.deletion_file) is not None]
+        if self._root is not None:
+            before = [f"{_DATA}/{file.path}" for fragment in staged for file in fragment.files]
+            paths = {self._root / name for name in (*new, *before)}
+            # Each file of iscp's own is synced when it is written, but not its name.
+            self._sync_all({self._root, self._root / _OWN, *paths, *(each.parent for each in paths)})
+        self._take_for_known(new)
+
+    def sync_index(self, index_uuid: str) -> None:
+        """Sync the files of an index's segment."""
+        if self._root is not None:
+            folder = self._root / _INDICES / index_uuid
+            self._sync_all({*folder.glob("*"), folder, folder.parent, self._root})
+        self._take_for_known([f"{_INDICES}/{index_uuid}"])
+
+    def _take_for_known(self, names: Iterable[str]) -> None:
+        """Have files that this process has just written not tried before it opens them."""
+        if (trial := current_trial()) is not None:
+            with storage_faults(f"list {self._place}"):
+                trial.add_written(self._place, names)
+
+    def sync_commit(self, dataset: LanceDataset) -> None:
+        """Sync the transaction and the manifest of a dataset's version, and what names them."""
+        if self._root is None:
+            return
+        transactions, versions = self._root / _TRANSACTIONS, self._root / _VERSIONS
+        self._sync_all({transactions, *transactions.glob(f"{dataset.version - 1}-*.txn")})
+        names = (f"{_VERSION_MAX - dataset.version}.manifest", f"{dataset.version}.manifest")
+        self._sync_all({versions, *(versions / name for name in names)})
+
+    def _sync_all(self, paths: Iterable[Path]) -> None:
+        """Sync files and folders at once, of which the file system makes few writes: each alone has to wait for it."""
+        for _ in _SYNCS.map(self._sync, sorted(paths)):
+            pass
+
+    def _sync(self, path: Path) -> None:
+        with storage_faults(f"sync {path}"), suppress(FileNotFoundError):
+            sync(path)
+
 
 ROWS_IN_FRAGMENT_MAX = 1_000_000
 """Rows of one file of a dataset."""

@@ -14,12 +14,11 @@ from lance.lance import _Session as Session
 from pyarrow import ArrowException
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.dataset_guard import guard_dataset
-from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
+from iscp.adapters.delta.storage.dataset_manifest import guard_dataset
 from iscp.adapters.delta.storage.dataset_trial import current_trial
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, is_panic, storage_error, storage_faults
-from iscp.adapters.delta.storage.locations import place
+from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name, place
+from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
 from iscp.core.values.untrusted_values import first_line
 

@@ -2,6 +2,8 @@
 
 A row that cannot be indexed does not stop the others: it is stored with its fault, in the same commit, and no search
 finds it. Its key and its hash are there, so that a comparison with the source knows it.
+
+The key of a row as one text: equal for equal keys, null keys among them, and different for others.
 """
 
 from __future__ import annotations
@@ -17,11 +19,44 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.index.embedding.embedder import Known, Vectors, text_hash
 from iscp.index.lance.index_columns import FAULT, HEAD, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_column
-from iscp.index.lance.key_texts import key_texts
 from iscp.index.lance.text_analysis import GRAMS_MAX, TEXT_BYTES_MAX, Analyse
 from iscp.index.model.index_definition import Analysis
+
+_NULL_KEY = "\\N"
+_SEPARATOR = "|"
+
+
+def key_texts(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
+    """Return a text for the key of each row. Raises PermanentError for a key of a type that cannot identify rows."""
+    names = {name.lower(): name for name in rows.schema.names}
+    parts = [_part(rows[names[name.lower()]], name) for name in key]
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _SEPARATOR)
+
+
+def _part(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        doubled = pc.replace_substring(column.cast(pa.string()), "\\", "\\\\")
+        text = pc.replace_substring(doubled, _SEPARATOR, "\\" + _SEPARATOR)
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        text = column.cast(pa.string())
+    elif pa.types.is_timestamp(kind):
+        text = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).cast(pa.string())
+    elif pa.types.is_date32(kind):
+        text = column.cast(pa.int32()).cast(pa.string())
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        text = pa.chunked_array([[None if each is None else each.hex() for each in column.to_pylist()]], pa.string())
+    else:
+        raise PermanentError(
+            f"the key's column {name} has the type {kind}, by which rows of an index cannot be identified",
+            remedy="Choose a key of whole numbers, texts, decimals, dates, times, booleans or binary values",
+            code=ErrorCode.SCHEMA_CHANGED,
+        )
+    return pc.fill_null(text, _NULL_KEY)
+
 
 VECTOR_LENGTH_MAX = 1e15
 """Length of a vector whose square Lance can compute with 32 bits; a longer one is a fault of its row."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 from struct import Struct
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_names import (
+from iscp.adapters.delta.storage.delta_errors import storage_error
+from iscp.adapters.delta.storage.locations import (
     VERSION_HINT,
     VERSIONS,
     is_manifest,
     manifest_name,
     manifest_version,
+    place,
 )
-from iscp.adapters.delta.storage.delta_errors import storage_error
-from iscp.adapters.delta.storage.locations import place
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.errors import ErrorCode, StorageError, TableNotFound
 

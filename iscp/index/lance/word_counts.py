@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.arrow_files import OddArrowError, read_arrow
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3
+from iscp.adapters.delta.storage.table_files import OddArrowError, read_arrow
 from iscp.core.values.errors import StorageError
 from iscp.core.values.untrusted_values import shown
 

@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iscp.index.lance.address_lookup import ADDRESS
-from iscp.index.lance.index_columns import VECTOR
-from iscp.index.lance.index_names import partitions
+from iscp.index.lance.index_columns import VECTOR, partitions
+from iscp.index.lance.index_transaction import ADDRESS
 from iscp.index.lance.lance_access import lance_faults
 
 if TYPE_CHECKING:

@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, assert_never
 from lance.optimize import Compaction, CompactionOptions
 
 from iscp.core.values.errors import Conflict, StorageError
-from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.index_names import FINE_VECTOR_KIND, words_number
-from iscp.index.lance.index_store import OpenIndex, open_index
-from iscp.index.lance.lance_access import lance_faults, require_version
-from iscp.index.lance.segments import (
+from iscp.index.lance.index_columns import FINE_VECTOR_KIND, words_number
+from iscp.index.lance.index_store import (
+    OpenIndex,
     Segment,
     build_segments,
     commit_segments,
+    open_index,
     segment_statistics,
     segments_of,
     state_segment,
     vector_kind,
 )
+from iscp.index.lance.index_transaction import DurableFiles
+from iscp.index.lance.lance_access import lance_faults, require_version
 from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
 from iscp.index.maintenance.calibration import calibrate
-from iscp.index.maintenance.clean_up import IN_FLIGHT_S, clean_up
-from iscp.index.maintenance.index_shape import fragments_of, read_shape
-from iscp.index.model.maintenance_policy import Upkeep, UpkeepAction, largest, next_action, next_due_s
+from iscp.index.maintenance.index_shape import IN_FLIGHT_S, clean_up, fragments_of, read_shape
+from iscp.index.model.index_definition import Upkeep, UpkeepAction, largest, next_action, next_due_s
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_head import IndexHead

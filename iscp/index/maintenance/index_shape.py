@@ -1,21 +1,49 @@
-"""Reads the shape of an index: what its maintenance has to know, without reading rows."""
+"""Reads the shape of an index: what its maintenance has to know, without reading rows.
+
+The figures of an index: how many rows it has of each sort, and how far its upkeep has come. No row is read.
+
+Removes what no reader of an index reads any more: old versions, and files of iscp's own that none of the rest names.
+
+A reader may read what was the newest version when it began, however old that version was then. So how long a version is
+kept counts from the commit after it, not from its own.
+
+Lance removes its own files with the versions that name them, and those that no version has ever named (a killed
+writer's) when they are a week old: none that is younger, which a writer may be about to commit.
+
+What a build has staged is named by no version until it is published, which may take days. So nothing that was written
+since the begin of a build goes while its mark is there; and Lance, which knows nothing of builds, removes nothing at
+all once one is so old that its files could be a week old.
+"""
 
 from __future__ import annotations
 
 import re
+import time
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_names import VERSIONS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.index.lance.index_columns import VECTOR
-from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index, words_number
+from iscp.adapters.delta.storage.locations import BUILD_BEGUN, BUILDS, VERSIONS
+from iscp.core.values.errors import InvalidRequest
+from iscp.index.lance.index_columns import KEY_INDEX, VECTOR, VECTOR_INDEX, words_index, words_number
+from iscp.index.lance.index_store import (
+    SEGMENT_PREFIX,
+    OpenIndex,
+    Segment,
+    open_index,
+    segment_statistics,
+    segments_of,
+    statistics_name,
+    vector_kind,
+)
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.segments import Segment, segment_statistics, segments_of, vector_kind
-from iscp.index.lance.word_counts import file_sizes
-from iscp.index.model.maintenance_policy import (
+from iscp.index.lance.word_counts import COUNTS_PREFIX, FOLDER, KEYS_PREFIX, file_sizes
+from iscp.index.model.definition_parsing import definition_from_json
+from iscp.index.model.index_definition import (
     KEY_ROWS_MIN,
     TEXT_ROWS_MIN,
     VECTOR_ROWS_MIN,
@@ -26,7 +54,8 @@ from iscp.index.model.maintenance_policy import (
 )
 
 if TYPE_CHECKING:
-    from iscp.index.lance.index_store import OpenIndex
+    from iscp.ports.system import Failpoints
+
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _FRAGMENT_BITS = 32
@@ -142,3 +171,149 @@ def _versions(root: str, newest: int) -> tuple[int, float]:
     with storage_faults(f"read {root}/{VERSIONS}"):
         found = files.stamp(f"{root}/{VERSIONS}/{numbers[sorted(numbers)[:2][-1]]}")
     return len(numbers), found[1] / 1e9 if found else float("inf")
+
+
+def figures_of(at: OpenIndex, now_s: float) -> dict[str, float]:
+    """Return the figures of an index at a Unix time.
+
+    There are `rows` of the source, of which `faults` cannot be indexed. Of an index of vectors: so many rows have one
+    (`vectors`), and so many have none and no fault (`without_vector`). Of each part, named `key`, `vector` or
+    `text.COLUMN`: its `segments`, and the rows that none of these has (`fresh_rows`). Deleted rows that are still in
+    files (`dead_rows`), the files of rows (`fragments`), the dataset's `versions`, and the `bytes` of the newest.
+    Raises StorageError, and PermanentError for an index of a newer release.
+    """
+    head, shape, definition = at.head, read_shape(at, 0.0, now_s), definition_from_json(at.head.definition)
+    texts = definition.text_names()
+    found: dict[str, float] = {"rows": head.rows, "faults": head.faults}
+    if definition.vector is not None:
+        found |= {"vectors": head.vectors, "without_vector": head.rows - head.vectors - head.faults}
+    for part in shape.parts:
+        number = words_number(part.name)
+        name = part.name if number is None else f"text.{texts[number]}"
+        found |= {f"{name}.segments": len(part.segments), f"{name}.fresh_rows": part.fresh_rows}
+    found["dead_rows"] = sum(group.dead for group in shape.groups)
+    found["fragments"] = sum(len(group.fragments) for group in shape.groups)
+    return {**found, "versions": shape.versions, "bytes": _bytes(at)}
+
+
+def _bytes(at: OpenIndex) -> int:
+    """Return the bytes of files that the version names: rows, indexes and counts of words."""
+    with lance_faults(f"read {at.root}"):
+        fragments = [each.metadata for each in at.dataset.get_fragments()]
+        indexes = at.dataset.describe_indices()
+    sizes = [file.file_size_bytes or 0 for each in fragments for file in each.files]
+    sizes += [segment.size_bytes or 0 for each in indexes for segment in each.segments]
+    return sum(map(int, sizes)) + sum(file_sizes(at.root, at.head.count_files))
+
+
+IN_FLIGHT_S = 3600.0
+"""Seconds for which a file that no version names is left alone: its writer may be about to commit it."""
+
+_DAY_S = 86_400.0
+
+UNVERIFIED_S = 7 * _DAY_S
+"""Seconds after which Lance removes a file that no version has named."""
+
+BUILD_S = 30 * _DAY_S
+"""Seconds for which a build keeps what it has staged; one that is older was left behind."""
+
+_EVER = timedelta(days=36_500)
+
+MARKS_MAX = 1_000_000
+"""Files of builds that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    """A clean-up has removed so many versions, and so many files of iscp's own."""
+
+    versions: int
+    files: int
+
+
+def clean_up(at: OpenIndex, keep_s: float, failpoints: Failpoints, in_flight_s: float = IN_FLIGHT_S) -> CleanedUp:
+    """Remove versions with which no search has begun for `keep_s` seconds, and the files that only they name.
+
+    Raises StorageError.
+    """
+    unread: list[int] = []
+    builds_since_s = _builds_since_s(at.root)
+    if builds_since_s is None or time.time() - builds_since_s < UNVERIFIED_S - _DAY_S:
+        unread = _unread_versions(at, keep_s)
+        with lance_faults(f"clean up {at.root}"):
+            if unread:
+                at.dataset.cleanup_old_versions(versions=unread, error_if_tagged_old_versions=False)
+            else:  # what killed writers have left
+                at.dataset.cleanup_old_versions(older_than=_EVER)
+    failpoints.reach("maintain.clean-up.versions")
+    return CleanedUp(len(unread), _remove_files(at.root, in_flight_s, builds_since_s))
+
+
+def _unread_versions(at: OpenIndex, keep_s: float) -> list[int]:
+    """Return the versions before the one with which searches began `keep_s` seconds ago."""
+    manifests = version_numbers(at.root)
+    numbers = sorted(number for number in manifests if number <= at.version)
+
+    def written_ns(number: int) -> int:
+        found = files.stamp(f"{at.root}/{VERSIONS}/{manifests[number]}")
+        return found[1] if found else 0  # another clean-up has removed it meanwhile
+
+    with storage_faults(f"clean up {at.root}"):
+        place = bisect_right(numbers, time.time_ns() - int(keep_s * 1e9), key=written_ns) - 1
+    if place <= 0:
+        return []
+    newest = numbers[place]
+    try:
+        head = at.head if newest == at.version else open_index(at.root, newest).head
+    except InvalidRequest:  # another clean-up was first
+        return []
+    # While a commit of the source is applied in steps, searches begin with the version before the first of them.
+    return [number for number in numbers if number < (head.whole or newest)]
+
+
+def _builds_since_s(root: str) -> float | None:
+    """Return since when (Unix seconds) there are builds whose rows may still be published; None: there are none."""
+    builds = f"{root}/{BUILDS}"
+    with storage_faults(f"list {builds}"):
+        marks = (each for each in files.names_below(builds, MARKS_MAX) if each.endswith(f"/{BUILD_BEGUN}"))
+        begun = [stamp[1] / 1e9 for stamp in (files.stamp(f"{builds}/{each}") for each in marks) if stamp]
+    return min((each for each in begun if time.time() - each < BUILD_S), default=None)
+
+
+def _remove_files(root: str, in_flight_s: float, builds_since_s: float | None) -> int:
+    """Remove files that no version names.
+
+    A file is named by versions that follow on each other. So one that is older than the oldest version, and is named by
+    neither this nor the newest, is named by none between.
+    """
+    manifests = version_numbers(root)
+    if not manifests:
+        return 0
+    oldest = min(manifests)
+    with storage_faults(f"clean up {root}"):
+        stamp = files.stamp(f"{root}/{VERSIONS}/{manifests[oldest]}")
+        if not stamp:
+            return 0
+        bound = stamp[1] - int(in_flight_s * 1e9)
+        if builds_since_s is not None:
+            bound = min(bound, int((builds_since_s - in_flight_s) * 1e9))
+        named: set[str] = set()
+        try:
+            for version in (oldest, None):
+                named |= _named(open_index(root, version))
+        except InvalidRequest:  # another clean-up has removed the oldest meanwhile, and goes on with the files
+            return 0
+        removed = 0
+        for name in files.names(f"{root}/{FOLDER}"):
+            path = f"{root}/{FOLDER}/{name}"
+            if name in named or not name.startswith((COUNTS_PREFIX, SEGMENT_PREFIX, KEYS_PREFIX)):
+                continue
+            found = files.stamp(path)
+            if found and found[1] < bound:
+                files.remove(path)
+                removed += 1
+        return removed
+
+
+def _named(at: OpenIndex) -> set[str]:
+    return {*at.head.count_files, *(statistics_name(each.uuid) for each in segments_of(at.dataset))}

@@ -1,17 +1,25 @@
 """The definition of an index: the options of a job of the kinds `fulltext`, `vector` and `search`, which is both.
 
 The stored form is the options themselves, all of them, with the number of the format.
+
+Decides what an index needs next, from its shape alone.
+
+An index is a number of segments for each indexed column, each of which covers whole fragments (files of rows), as the
+levels of a log-structured merge tree cover runs. Rows that no segment covers are fresh: each search reads them. Rows
+that are deleted stay in their fragments and segments until these are written again. Each action is one commit that
+changes no row, and is due again where it lost against another commit.
 """
 
 from __future__ import annotations
 
+import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from iscp.index.model.graphemes import fold
+from iscp.index.model.highlighting import fold
 
 
 class IndexKind(StrEnum):
@@ -110,7 +118,7 @@ class Analysis:
 
     @property
     def folds(self) -> bool:
-        """Return whether texts are folded before they are cut into words (iscp.index.model.graphemes)."""
+        """Return whether texts are folded before they are cut into words (iscp.index.model.highlighting)."""
         return self.version >= _FOLDING_VERSION
 
     @property
@@ -227,3 +235,226 @@ def _analysis_options(analysis: Analysis) -> dict[str, Any]:
         options["prefix_only"] = analysis.prefix_only
         options |= {"min_ngram": analysis.min_ngram, "max_ngram": analysis.max_ngram}
     return options
+
+
+TEXT_ROWS_MIN = 2_000
+"""Rows from which words are indexed; a search reads all words of fewer rows in less than a millisecond."""
+
+VECTOR_ROWS_MIN = 5_000
+"""Rows from which vectors are indexed; the distances to fewer are computed one by one."""
+
+KEY_ROWS_MIN = 5_000
+"""Rows from which keys are indexed; fewer are read whole for each commit."""
+
+FRESH_ROWS_MIN = 1_000
+"""Fresh rows that are never too many."""
+
+FRESH_SHARE_MAX = 0.02
+"""The share of an index's rows that may be fresh, where these are more than `FRESH_ROWS_MIN`."""
+
+FRESH_ROWS_MAX = 4_000
+"""Fresh rows that are always too many: each search reads them, which takes a millisecond or two for so many."""
+
+FRESH_FRAGMENTS_MAX = 16
+"""Fresh fragments (files of rows); with more a search spends most of its time on opening them."""
+
+SEGMENTS_MAX = 8
+"""Segments of one index; with more, the smallest are merged. A search visits each."""
+
+MERGE_RATIO = 1
+"""How many times as large as all smaller segments together a segment may be that is merged with these. So each row is
+written again a number of times that grows with the logarithm of the number of rows."""
+
+DEAD_SHARE_MAX = 1 / 2
+"""The share of rows in files that may be deleted. A compaction costs as much as a build, so it may not come more often
+than after so many changed rows; ranks are exact whatever the share (ADR 45)."""
+
+DEAD_ROWS_MIN = 500
+"""Deleted rows that are never too many."""
+
+GROUP_FRAGMENTS_MAX = 20
+"""Fragments (files of rows) that one segment covers; of more, one is made."""
+
+COUNT_FILES_MAX = 8
+"""Files with counts of words that a head names; with more, the smallest are merged."""
+
+CALIBRATION_RATIO = 2
+"""How many times as many rows as at the last calibration, or as few, the largest segment of vectors has at the next."""
+
+KEEPINGS_MAX = 2
+"""How many times as long as versions are kept the oldest may stay after the next one has come, before old ones are
+removed: one removal takes many."""
+
+
+class Upkeep(enum.Enum):
+    """An index is maintained by these actions."""
+
+    SEGMENTS = "segments"
+    """Cover fresh fragments by a new segment of each index."""
+    STATE = "state"
+    """Write the statistics of segments that have none, or build these segments again."""
+    MERGE = "merge"
+    """Replace segments by one that covers their fragments."""
+    COMPACT = "compact"
+    """Write fragments again without the rows that are deleted."""
+    COUNTS = "counts"
+    """Merge files with counts of words."""
+    CALIBRATE = "calibrate"
+    """Find out how many partitions of vectors a search has to visit."""
+    CLEAN_UP = "clean-up"
+    """Remove versions and files that nobody reads any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentShape:
+    """A segment: how many rows it has, deleted ones among them. `stated` says that its statistics are there."""
+
+    uuid: str
+    rows: int
+    stated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PartShape:
+    """One of an index's parts: keys, the words of a column, or vectors. `rows` are the live rows that it could have.
+
+    Segments that are `outdated` are of another kind than they are to be.
+    """
+
+    name: str
+    rows: int
+    rows_min: int
+    segments: tuple[SegmentShape, ...] = ()
+    fresh_rows: int = 0
+    fresh_fragments: int = 0
+    outdated: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether this part is to be indexed: it has enough rows, or had once."""
+        return bool(self.segments) or self.rows >= self.rows_min
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """Fragments that the same segments cover, or none: `rows` are in their files, of which `dead` are deleted."""
+
+    fragments: tuple[int, ...]
+    rows: int
+    dead: int = 0
+    covered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class IndexShape:
+    """All that decides what an index needs.
+
+    `count_files` are the sizes of its files of counts in bytes. `versions` of the dataset are there, and the next one
+    after the oldest has come `oldest_s` seconds ago. They are kept for `keep_s` seconds after that, and longer while
+    the index is `between` two versions of its source, as searches read an old one then. The largest segment of vectors
+    had `calibrated_rows` when the head's probes were found; 0: they never were.
+    """
+
+    parts: tuple[PartShape, ...] = ()
+    groups: tuple[GroupShape, ...] = ()
+    count_files: tuple[int, ...] = ()
+    versions: int = 1
+    oldest_s: float = 0.0
+    keep_s: float = 600.0
+    between: bool = False
+    vector: PartShape | None = None
+    calibrated_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepAction:
+    """An action is due: `segments` are named by their UUIDs, `fragments` and `files` by their numbers."""
+
+    kind: Upkeep
+    segments: tuple[str, ...] = ()
+    fragments: tuple[int, ...] = ()
+    files: tuple[int, ...] = ()
+
+
+def next_action(shape: IndexShape, without: Collection[Upkeep] = ()) -> UpkeepAction | None:
+    """Return what is due, that first which makes searches faster, but nothing `without`; None where nothing is."""
+    return next((each for each in _due(shape) if each.kind not in without), None)
+
+
+def next_due_s(shape: IndexShape) -> float | None:
+    """Return in how many seconds something is due though nothing changes; None for never."""
+    return max(0.0, KEEPINGS_MAX * shape.keep_s - shape.oldest_s) if shape.versions > 1 else None
+
+
+def largest(part: PartShape) -> SegmentShape:
+    """Return the segment with the most rows; there is one."""
+    return max(part.segments, key=lambda each: (each.rows, each.uuid))
+
+
+def smallest_run(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return which of more than `most` things of these sizes are merged: so many of the smallest that the next is more
+    than `MERGE_RATIO` times as large as these are together; none of fewer things.
+    """
+    if len(sizes) <= most:
+        return ()
+    order = sorted(range(len(sizes)), key=lambda number: (sizes[number], number))
+    # At least so many that `most` are left: otherwise steps of just that ratio would never be merged.
+    taken, size = order[: len(sizes) - most + 1], sum(sizes[each] for each in order[: len(sizes) - most + 1])
+    for number in order[len(taken) :]:
+        if sizes[number] > MERGE_RATIO * size:
+            break
+        taken.append(number)
+        size += sizes[number]
+    return tuple(sorted(taken))
+
+
+def _due(shape: IndexShape) -> Iterator[UpkeepAction]:
+    # Segments of two kinds never stand beside each other.
+    if outdated := tuple(uuid for part in shape.parts if part.outdated for uuid in _merged_segments(part)):
+        yield UpkeepAction(Upkeep.MERGE, segments=outdated)
+    if any(part.wanted and _too_fresh(part) for part in shape.parts):
+        yield UpkeepAction(Upkeep.SEGMENTS)
+    if unstated := tuple(each.uuid for part in shape.parts for each in part.segments if not each.stated):
+        yield UpkeepAction(Upkeep.STATE, segments=unstated)
+    if merged := tuple(uuid for part in shape.parts for uuid in _merged_segments(part)):
+        yield UpkeepAction(Upkeep.MERGE, segments=merged)
+    if fragments := tuple(each for group in shape.groups if _is_worn(group, shape) for each in group.fragments):
+        yield UpkeepAction(Upkeep.COMPACT, fragments=fragments)
+    if shape.vector is not None and shape.vector.segments and _is_uncalibrated(shape.vector, shape.calibrated_rows):
+        yield UpkeepAction(Upkeep.CALIBRATE)
+    if files := smallest_run(shape.count_files, COUNT_FILES_MAX):
+        yield UpkeepAction(Upkeep.COUNTS, files=files)
+    if shape.versions > 1 and shape.oldest_s > KEEPINGS_MAX * shape.keep_s and not shape.between:
+        yield UpkeepAction(Upkeep.CLEAN_UP)
+
+
+def _too_fresh(part: PartShape) -> bool:
+    if not part.segments:
+        return part.fresh_rows > 0
+    bound = min(FRESH_ROWS_MAX, max(FRESH_ROWS_MIN, int(FRESH_SHARE_MAX * part.rows)))
+    return part.fresh_rows > bound or part.fresh_fragments > FRESH_FRAGMENTS_MAX
+
+
+def _merged_segments(part: PartShape) -> list[str]:
+    if part.outdated:
+        return [each.uuid for each in part.segments]
+    return [part.segments[each].uuid for each in smallest_run([one.rows for one in part.segments], SEGMENTS_MAX)]
+
+
+def _is_uncalibrated(part: PartShape, calibrated_rows: int) -> bool:
+    rows = largest(part).rows
+    return (
+        not calibrated_rows or not calibrated_rows <= rows * CALIBRATION_RATIO <= calibrated_rows * CALIBRATION_RATIO**2
+    )
+
+
+def _is_worn(group: GroupShape, shape: IndexShape) -> bool:
+    """Return whether fragments are written again.
+
+    Those that are to be covered by a segment soon are left alone, unless there are no segments at all.
+    """
+    if not group.covered and any(part.segments for part in shape.parts):
+        return False
+    return len(group.fragments) > GROUP_FRAGMENTS_MAX or (
+        group.dead > DEAD_ROWS_MIN and group.dead > DEAD_SHARE_MAX * group.rows
+    )

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import KEY, VECTOR
+from iscp.index.lance.index_transaction import ADDRESS
 from iscp.index.lance.recent_values import RecentValues
 from iscp.index.model.index_definition import Metric
-from iscp.index.search.document_words import CodedColumns, CodedTexts
+from iscp.index.search.document_scores import CodedColumns, CodedTexts
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment

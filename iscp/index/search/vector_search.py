@@ -5,30 +5,35 @@ that none is left out that may be among the nearest. The segments of an index ar
 vectors of the partitions that are nearest to the query: as many as a calibration found to reach the recall, or all
 where a filter keeps few rows, as these may lie in any. The numbers of the candidates are then read, and their scores
 computed in double precision: these do not depend on the index.
+
+Searches by words, by vectors, or by both, whose rankings are then fused.
+
+Vectors of queries' texts, by the embedder that made those of an index's rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.lance.address_lookup import ADDRESS
-from iscp.index.lance.index_columns import KEY, VECTOR
-from iscp.index.lance.index_names import VECTOR_INDEX
+from iscp.index.embedding.embedder_registry import EmbedderRegistry
+from iscp.index.lance.index_columns import KEY, VECTOR, VECTOR_INDEX
+from iscp.index.lance.index_transaction import ADDRESS
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.recent_values import RecentValues
 from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
+from iscp.index.model.ranking import RANK_CONSTANT, Ranking, fuse
 from iscp.index.search.document_scores import parts_of
-from iscp.index.search.filters import TRUE
+from iscp.index.search.filters import FALSE, TRUE, lance_filter
 from iscp.index.search.fresh_rows import (
     CACHED_BYTES_MAX,
     FreshRows,
@@ -39,12 +44,16 @@ from iscp.index.search.fresh_rows import (
     cached_vectors,
     living_rows,
 )
-from iscp.index.search.ranked_rows import BestRows, RankedRow
+from iscp.index.search.fulltext_search import FulltextSearch
+from iscp.index.search.searched_index import BestRows, RankedRow
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment
 
+    from iscp.core.api.api_requests import SearchRequest
+    from iscp.index.model.analysed_query import AnalysedQuery
     from iscp.index.search.searched_index import SearchedIndex
+
 
 REFINE_WITHOUT_CALIBRATION = 40
 """How many times as many candidates as hits have their distances compared exactly, while no calibration says a number:
@@ -321,3 +330,152 @@ def matrix_scores(
         case _ as never:
             assert_never(never)
     return scores
+
+
+_FIELD_OF_BOTH = "text"
+
+
+class QueryEmbedder(Protocol):
+    """An embedder. Its fingerprint is that of the vectors it makes: only those of one fingerprint compare."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    def embed(self, texts: Sequence[str], /) -> npt.NDArray[np.float32]: ...
+
+
+EmbedderOf = Callable[[str], QueryEmbedder]
+"""A function of an embedder's name that returns it. Raises InvalidRequest for one that is not there."""
+
+
+@cache
+def _registry() -> EmbedderRegistry:
+    return EmbedderRegistry()
+
+
+def own_embedder(name: str) -> QueryEmbedder:
+    """Return an embedder of this process: iscp's own ones, as their settings are without a node."""
+    return _registry().embedder(name, _FIELD_OF_BOTH)
+
+
+def embedded_query(text: str, name: str, fingerprint: str, embedder_of: EmbedderOf) -> tuple[float, ...]:
+    """Return the vector of a query's text. Raises InvalidRequest if the embedder is not the one of the rows."""
+    embedder = embedder_of(name)
+    if embedder.fingerprint != fingerprint:
+        raise InvalidRequest(
+            f"cannot be embedded: {name} makes other vectors here than those of the index",
+            field=_FIELD_OF_BOTH,
+            remedy="Use the embedder with which the index was made, or give a vector",
+        )
+    return tuple(map(float, embedder.embed([text])[0]))
+
+
+FUSED_FACTOR = 4
+"""Rows of each ranking that is fused, for each hit."""
+
+FUSED_LEAST = 100
+"""Rows of each ranking that is fused, at least: a row that is far down in one may be first in the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedRows:
+    """The hits' rows, the best first. `proven` says that none that was left out is better; `notes` say of each by its
+    address how a score came about beside that of its words.
+    """
+
+    rows: Sequence[RankedRow]
+    proven: bool
+    notes: Mapping[int, str] = field(default_factory=dict)
+
+
+class HybridSearch:
+    """One search of one version of an index."""
+
+    def __init__(self, searched: SearchedIndex, request: SearchRequest, embedder_of: EmbedderOf) -> None:
+        self._searched = searched
+        self._request = request
+        self._embedder_of = embedder_of
+        weights = request.weights
+        vector = searched.definition.vector
+        embeds = vector is not None and bool(vector.embed)
+        by_text = bool(request.text.strip())
+        self._words = by_text and bool(searched.texts) and weights.text > 0
+        self._vectors = (bool(request.vector) or (by_text and embeds)) and weights.vector > 0
+        if by_text and not searched.texts and not embeds:
+            raise InvalidRequest(
+                "is a query by words, and the index has neither text columns nor an embedder",
+                field="text",
+                remedy="Search it by a vector, or search an index of the kind fulltext or search",
+            )
+        if not self._words and not self._vectors:
+            raise InvalidRequest(
+                "leave nothing to search for", field="weights", remedy="Give what is searched for a weight above 0"
+            )
+
+    @cached_property
+    def condition(self) -> str:
+        """Return the filter as Lance's SQL. Raises InvalidRequest."""
+        if not self._request.filter.strip():
+            return TRUE
+        return lance_filter(self._request.filter, self._searched.index.dataset.schema, self._searched.stored)
+
+    @cached_property
+    def query(self) -> AnalysedQuery | None:
+        """Return the query by words, None if there is none. Raises InvalidRequest."""
+        return self._searched.query(self._request.text) if self._words else None
+
+    def found(self) -> SearchedRows:
+        """Return the hits' rows. Raises InvalidRequest for what is no query of this index, and StorageError."""
+        most = self._request.k
+        query, condition = self.query, self.condition
+        vectors = VectorSearch(self._searched, condition) if self._vectors else None
+        if condition == FALSE:
+            return SearchedRows((), proven=True)
+        if query is None or vectors is None:
+            if query is not None:
+                return SearchedRows(FulltextSearch(self._searched, query, condition).best(most).rows, proven=True)
+            assert vectors is not None  # one of them is searched
+            ranking = vectors.nearest(self._vector(), most)
+            return SearchedRows(ranking.rows, ranking.exact, self._vector_notes(ranking.rows))
+        depth = max(FUSED_LEAST, FUSED_FACTOR * most)
+        by_words = FulltextSearch(self._searched, query, condition).best(depth).rows
+        nearest = vectors.nearest(self._vector(), depth)
+        return self._fused(by_words, nearest.rows)
+
+    def _vector(self) -> Sequence[float]:
+        if self._request.vector:
+            return self._request.vector
+        vector = self._searched.definition.vector
+        assert vector is not None  # otherwise nothing is searched by vectors
+        return embedded_query(
+            self._request.text, vector.embed, self._searched.index.head.fingerprint, self._embedder_of
+        )
+
+    def _fused(self, by_words: Sequence[RankedRow], nearest: Sequence[RankedRow]) -> SearchedRows:
+        rows = {row.key: row for row in (*by_words, *nearest)}
+        weights = self._request.weights
+        rankings = [
+            Ranking([row.key for row in by_words], weights.text),
+            Ranking([row.key for row in nearest], weights.vector),
+        ]
+        hits = fuse(rankings)[: self._request.k]
+        found = [RankedRow(-hit.score, hit.key, rows[hit.key].address) for hit in hits]
+        notes = {}
+        for row, hit in zip(found, hits, strict=True):
+            places = zip(("words", "vectors"), hit.ranks, (weights.text, weights.vector), strict=True)
+            lines = [
+                f"  {weight / (RANK_CONSTANT + rank):.6g} = {weight:g} / ({RANK_CONSTANT} + rank {rank} by {name})"
+                for name, rank, weight in places
+                if rank is not None
+            ]
+            notes[row.address] = "\n".join([f"{hit.score:.6g} = sum over the rankings", *lines])
+        return SearchedRows(found, proven=False, notes=notes)
+
+    def _vector_notes(self, rows: Sequence[RankedRow]) -> dict[int, str]:
+        vector = self._searched.definition.vector
+        assert vector is not None
+        meaning = {
+            "cosine": "cosine of the angle between the query's vector and the row's",
+            "l2": "minus the Euclidean distance between the query's vector and the row's",
+            "dot": "inner product of the query's vector and the row's",
+        }[vector.metric.value]
+        return {row.address: f"{row.score:.6g} = {meaning}" for row in rows}

@@ -1,16 +1,263 @@
-"""The board of one job: why it waits now, its iterations as bars, where it is, and what is wrong."""
+"""The board of one job: why it waits now, its iterations as bars, where it is, and what is wrong.
+
+The facts of a job that boards of all jobs show, taken from what `ListJobs` answers.
+
+A list has up to ten thousands of jobs: what is kept of each is small.
+
+Turn numbers and times into the short texts that the page shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobCondition, JobState, Reason
+from iscp.core.spec.spec import flatten
+from iscp.core.values.errors import ErrorCode
 from iscp.core.values.progress import RunProgress
-from iscp.page.boards.job_facts import JobFacts, error_name, facts_of, spec_text
-from iscp.page.boards.shown_values import age, count, lag, moment, share, short, size, span, until, version
+
+UNKNOWN_TEXT = "—"
+"""The text of a value that is not known."""
+
+CUT = "…"
+
+_STEPS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def span(seconds: float) -> str:
+    """Return a span of seconds with its unit, as `3 min`; UNKNOWN_TEXT below 0, and for what is no number."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return UNKNOWN_TEXT
+    for size, unit in _STEPS:
+        if seconds >= size * 2 or (size == 60.0 and seconds >= 120):
+            return f"{seconds / size:.0f} {unit}"
+    if seconds >= 10 or seconds == 0:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(1, round(seconds * 1000))} ms"
+
+
+def lag(most_s: float, least_s: float) -> str:
+    """Return a lag as `3 min`, and as `≤ 3 min` where only the most that it can be is known."""
+    return f"≤ {span(most_s)}" if most_s >= 0.0 and least_s < most_s else span(most_s)
+
+
+def age(at_s: float, now_s: float) -> str:
+    """Return how long ago a Unix time is; UNKNOWN_TEXT where it is 0. A time ahead is `now`, as clocks differ."""
+    if at_s <= 0:
+        return UNKNOWN_TEXT
+    return "now" if now_s - at_s < 1 else f"{span(now_s - at_s)} ago"
+
+
+def until(at_s: float, now_s: float) -> str:
+    """Return in how long a Unix time is; `now` where it has passed."""
+    return "now" if at_s <= now_s else f"in {span(at_s - now_s)}"
+
+
+def moment(at_s: float) -> str:
+    """Return a Unix time as UTC to the second; UNKNOWN_TEXT where it is 0 or beyond what a calendar has."""
+    if at_s <= 0:
+        return UNKNOWN_TEXT
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return UNKNOWN_TEXT
+
+
+def count(number: float) -> str:
+    """Return a number with commas between thousands; UNKNOWN_TEXT below 0."""
+    return f"{number:,.0f}" if math.isfinite(number) and number >= 0 else UNKNOWN_TEXT
+
+
+def some(number: int, what: str) -> str:
+    """Return a number of things with their name, as `1 row` or `2,000 rows`."""
+    return f"{count(number)} {what}" if number == 1 else f"{count(number)} {what}s"
+
+
+def size(number: float) -> str:
+    """Return bytes in the unit that has few digits; UNKNOWN_TEXT below 0."""
+    if not math.isfinite(number) or number < 0:
+        return UNKNOWN_TEXT
+    step = 0
+    while number >= 1024 and step < len(_BYTES) - 1:
+        number, step = number / 1024, step + 1
+    return f"{number:.0f} {_BYTES[step]}" if step == 0 or number >= 100 else f"{number:.1f} {_BYTES[step]}"
+
+
+def version(number: int) -> str:
+    """Return a version of a table; UNKNOWN_TEXT for -1, which is none."""
+    return str(number) if number >= 0 else UNKNOWN_TEXT
+
+
+def share(part: float, whole: float) -> float:
+    """Return `part` of `whole` from 0 to 1; 0 where there is no whole."""
+    return min(1.0, max(0.0, part / whole)) if whole > 0 and math.isfinite(part) else 0.0
+
+
+def short(text: str, chars_max: int) -> str:
+    """Return a text of at most so many characters, its end cut where it is longer."""
+    return text if len(text) <= chars_max else text[: chars_max - 1] + CUT
+
+
+def last_part(place: str, chars_max: int = 60) -> str:
+    """Return the last part of a path or URI, by which people know it; its beginning is cut where that is long."""
+    name = place.rstrip("/").rpartition("/")[2] or place
+    return name if len(name) <= chars_max else CUT + name[1 - chars_max :]
+
+
+UNKNOWN_KIND = "unknown"
+"""The kind of a job whose spec cannot be read."""
+
+TEXT_CHARS_MAX = 300
+"""Characters of an error, a warning or a place that boards of all jobs show; the rest is on the job's own."""
+
+SOURCES_MAX = 64
+"""Tables of one job that the boards know; further ones are left out of the lineage."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One job. `lag_s`, `lag_least_s` (as JobView has them) and `target_lag_s` are seconds, -1 where not known or not
+    given; times are Unix seconds.
+
+    `sources` are the places of the tables that it reads, the first is the one on which it is registered; `target` is
+    empty where its consumer needs none.
+    """
+
+    account: str
+    table_id: str
+    table: str
+    name: str
+    job_id: str
+    kind: str
+    target: str
+    sources: tuple[str, ...]
+    state: JobState
+    reason: Reason
+    late: bool
+    lag_s: float
+    lag_least_s: float
+    target_lag_s: float
+    applied_version: int
+    source_version: int
+    seq: int
+    checked_at_s: float
+    started_at_s: float
+    ended_at_s: float
+    node_id: str
+    error_code: int
+    error_msg: str
+    warning: str
+    dead_letters: int
+    retry_at_s: float
+    doubted_at_s: float
+    retained_s: float
+    may_lose_history: bool
+    condition: str
+
+    @property
+    def title(self) -> str:
+        """Return the place by which users know what the job maintains: its target, or else its own name."""
+        return self.target or self.name
+
+
+def facts_of(job: JobView) -> JobFacts:
+    """Return the facts of a job; a spec that was damaged in the job log makes its kind UNKNOWN_KIND."""
+    fields = _fields_of(job.spec_json)
+    status = job.status
+    return JobFacts(
+        account=job.account,
+        table_id=job.table_id,
+        table=job.table,
+        name=job.name,
+        job_id=job.job_id,
+        kind=short(str(fields.get("consumer", UNKNOWN_KIND)), TEXT_CHARS_MAX),
+        target=_text(fields.get("target")),
+        sources=_sources_of(job, fields),
+        state=job.state,
+        reason=job.reason,
+        late=job.late,
+        lag_s=job.lag_s,
+        lag_least_s=job.lag_least_s,
+        target_lag_s=_seconds(fields.get("target_lag")),
+        applied_version=job.applied_version,
+        source_version=job.source_version,
+        seq=job.seq,
+        checked_at_s=job.checked_at_s,
+        started_at_s=status.start_at_s,
+        ended_at_s=status.end_at_s,
+        node_id=job.node_id,
+        error_code=int(status.error_code),
+        error_msg=short(status.error_msg, TEXT_CHARS_MAX),
+        warning=short(status.warning, TEXT_CHARS_MAX),
+        dead_letters=status.dead_letters,
+        retry_at_s=status.retry_at_s,
+        doubted_at_s=status.doubted_at_s,
+        retained_s=job.retained_s,
+        may_lose_history=job.may_lose_history,
+        condition=job.condition,
+    )
+
+
+def all_facts(jobs: Iterable[JobView]) -> tuple[JobFacts, ...]:
+    return tuple(map(facts_of, jobs))
+
+
+def error_name(code: int) -> str:
+    """Return the name of an error's code, as `TABLE_NOT_FOUND`; its number where a later version has made it."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def distinct(values: Iterable[str], most: int) -> Sequence[str]:
+    """Return the different values in order, at most so many, for a list to choose from."""
+    return sorted(set(values))[:most]
+
+
+def _fields_of(spec_json: str) -> dict[str, Any]:
+    try:
+        return flatten(spec_json or "{}")
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return {}
+
+
+def _sources_of(job: JobView, fields: dict[str, Any]) -> tuple[str, ...]:
+    """Return the job's tables: the one of its registration, those of its query, those that its status names."""
+    options = fields.get("options")
+    tables = options.get("tables") if isinstance(options, dict) else None
+    named = map(_text, tables.values()) if isinstance(tables, dict) else ()
+    found = dict.fromkeys((_text(job.table), *named, *map(_text, job.status.sources)))
+    return tuple(each for each in found if each)[:SOURCES_MAX]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _seconds(value: object) -> float:
+    """Return a number of seconds; -1 for what is none, or too great to be one."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else -1.0
+    except OverflowError:
+        return -1.0
+
+
+def spec_text(spec_json: str) -> str:
+    """Return a spec with a field on each line; as it is where it is no JSON."""
+    try:
+        return json.dumps(json.loads(spec_json), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return spec_json
+
 
 ITERATIONS_MAX = 40
 """Iterations of a job's history that its board shows, the newest ones."""
@@ -288,7 +535,7 @@ def _upkeep(job: JobView, now_s: float) -> dict[str, str]:
 
 
 def _sql_of(job: JobView) -> str:
-    from iscp.core.spec.view_fields import view_of
+    from iscp.core.spec.spec_parsing import view_of
 
     view = view_of(job.spec_json)
     return view.sql if view is not None else ""

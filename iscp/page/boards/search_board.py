@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from iscp.core.api.search_views import SEARCH_TEXT_CHARS_MAX, URI_CHARS_MAX, SearchAnswer, SearchHit, fragment_parts
-from iscp.page.boards.job_facts import JobFacts
-from iscp.page.boards.shown_values import short
+from iscp.core.api.api_requests import SEARCH_TEXT_CHARS_MAX, URI_CHARS_MAX, SearchAnswer, SearchHit, fragment_parts
+from iscp.page.boards.job_board import JobFacts, short
 
 INDEX_KINDS = frozenset({"fulltext", "vector", "search"})
 """Kinds of jobs whose targets can be searched."""

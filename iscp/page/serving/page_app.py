@@ -1,29 +1,58 @@
-"""The page as an application of HTTP: routes, logins, actions, live streams, and errors in words."""
+"""The page as an application of HTTP: routes, logins, actions, live streams, and errors in words.
+
+Pause, resume, retry and rebuild jobs, drain nodes and take them back, as a viewer has requested by a form.
+
+Streams of server-sent events, by which a board stays as it is in the cluster; their number is bounded.
+
+Templates of the page. A name that a template does not get is an error.
+
+Whatever is put into them is escaped for HTML, and has the escapes that it would have on a terminal. The value of a
+field of a form, which comes back as it is, has references to characters instead (`exact`).
+
+Errors as the page shows them: a title, what to do, and a status of HTTP.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from anyio import fail_after
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, QueueFull, TimedOut
-from iscp.core.values.untrusted_values import escaped
-from iscp.page.boards.job_board import SPARK_BARS, sparkline
-from iscp.page.serving.error_pages import error_of, status_of_page
-from iscp.page.serving.held_answers import HeldAnswers
-from iscp.page.serving.live_streams import LiveStreams, event
-from iscp.page.serving.page_actions import OUTCOMES, act
-from iscp.page.serving.page_boards import OF_A_CLUSTER, Board, Offer, Visit, named_job
+from iscp.client.admin_client import Client
+from iscp.core.values.errors import (
+    InvalidRequest,
+    IscpError,
+    JobNotFound,
+    NotAuthenticated,
+    NotAuthorized,
+    OutcomeUnknown,
+    PermanentError,
+    QueueFull,
+    TableNotFound,
+    TemporaryError,
+    TimedOut,
+)
+from iscp.core.values.untrusted_values import escaped, is_shown
+from iscp.page.boards import job_board
+from iscp.page.boards.job_board import SPARK_BARS, JobFacts, sparkline
+from iscp.page.serving.page_boards import NAME_CHARS_MAX, OF_A_CLUSTER, Board, Offer, Visit, named_job
 from iscp.page.serving.page_security import (
     FORM_FIELD,
     GuardedAnswers,
@@ -32,11 +61,238 @@ from iscp.page.serving.page_security import (
     refuse_foreign_work,
     refuse_other_origin,
 )
-from iscp.page.serving.page_templates import ASSETS, address, environment
-from iscp.page.serving.page_viewers import FORM_COOKIE, Viewers, is_token
-from iscp.page.serving.viewer_calls import Viewer, ViewerClients, whole
-from iscp.page.serving.viewer_threads import ViewerThreads
+from iscp.page.serving.page_viewers import (
+    FORM_COOKIE,
+    HeldAnswers,
+    Query,
+    Viewer,
+    ViewerClients,
+    Viewers,
+    ViewerThreads,
+    is_token,
+    whole,
+)
 from iscp.ports.system import Clock
+
+HERE = Path(__file__).parent
+
+ASSETS = HERE / "assets"
+
+
+def environment() -> Environment:
+    """Return the templates, with the functions that they use."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in (
+        "span",
+        "lag",
+        "age",
+        "until",
+        "moment",
+        "count",
+        "some",
+        "size",
+        "version",
+        "short",
+        "last_part",
+        "share",
+    ):
+        made.globals[name] = getattr(job_board, name)
+    made.filters["exact"] = exact
+    made.globals["address"] = address
+    made.globals["job_address"] = job_address
+    return made
+
+
+def _shown(value: Any) -> Any:
+    return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def exact(value: str) -> Markup:
+    """Return the value of a field, which a browser reads as it was, though no character in it steers what is shown."""
+    return Markup("".join(each if is_shown(each) else f"&#{ord(each)};" for each in str(escape(value))))
+
+
+def address(path: str, parameters: dict[str, str] | None = None) -> str:
+    """Return a path with its parameters."""
+    return f"{path}?{urlencode(parameters, errors='replace')}" if parameters else path
+
+
+def job_address(job: JobFacts, path: str = "/job") -> str:
+    """Return the address of a job's board, or of something else of it."""
+    return address(path, {"table": job.table_id, "name": job.name, "account": job.account})
+
+
+@dataclass(frozen=True, slots=True)
+class ShownError:
+    """An error in words: `title` is for everybody, `message` and `remedy` are the server's own."""
+
+    title: str
+    message: str
+    remedy: str
+    code: str
+    again: bool
+    """Whether the page is worth reloading."""
+
+
+_KINDS: tuple[tuple[type[IscpError], int, str], ...] = (
+    (NotAuthenticated, 401, "You are not known here"),
+    (NotAuthorized, 403, "You may not do this"),
+    (JobNotFound, 404, "There is no such job"),
+    (TableNotFound, 404, "There is no such table"),
+    (InvalidRequest, 400, "This does not make sense"),
+    (QueueFull, 503, "There is too much to do now"),
+    (TimedOut, 504, "The cluster did not answer in time"),
+    (OutcomeUnknown, 502, "It is not known whether this was done"),
+    (TemporaryError, 503, "The cluster does not answer now"),
+    (PermanentError, 409, "This cannot be done"),
+)
+
+
+def status_of_page(error: IscpError) -> int:
+    """Return the status of HTTP; 500 for what is not foreseen."""
+    return next((status for kind, status, _ in _KINDS if isinstance(error, kind)), 500)
+
+
+def error_of(error: IscpError) -> ShownError:
+    title = next((title for kind, _, title in _KINDS if isinstance(error, kind)), "This failed")
+    return ShownError(title, error.sentence, error.remedy, error.code.name, isinstance(error, TemporaryError))
+
+
+STREAMS_MAX = 64
+"""Streams of a node at a time; one more is refused, and its page is not live."""
+
+STREAMS_PER_VIEWER_MAX = 16
+"""Streams of one viewer among these; one more is refused."""
+
+PAUSE_S = 3.0
+"""Seconds between two contents of a stream."""
+
+STREAM_S = 600.0
+"""Seconds after which a stream ends; its browser opens it again, and shows who it is."""
+
+RETRY_MS = 3_000
+"""Milliseconds that a browser waits before it opens a stream again."""
+
+
+class LiveStreams:
+    """The streams of a node, used by the thread of its event loop alone."""
+
+    def __init__(self) -> None:
+        self._by_viewer: Counter[str] = Counter()
+        self._end = asyncio.Event()
+
+    def refuse_beyond(self, scope: str) -> None:
+        """Raise QueueFull where there is no place for one more stream of a viewer."""
+        if self._by_viewer.total() >= STREAMS_MAX or self._by_viewer[scope] >= STREAMS_PER_VIEWER_MAX:
+            raise QueueFull("there are too many live pages", remedy="Close others; this one can be reloaded")
+
+    @contextmanager
+    def place(self, scope: str) -> Iterator[None]:
+        """Hold a place for a stream of a viewer. Raises QueueFull."""
+        self.refuse_beyond(scope)
+        self._by_viewer[scope] += 1
+        try:
+            yield
+        finally:
+            self._by_viewer[scope] -= 1
+            if not self._by_viewer[scope]:
+                del self._by_viewer[scope]
+
+    @property
+    def count(self) -> int:
+        return self._by_viewer.total()
+
+    def end_all(self) -> None:
+        """End all streams at their next pause, which is cut short."""
+        self._end.set()
+
+    async def events(self, content: Callable[[], Awaitable[str]]) -> AsyncIterator[str]:
+        """Yield the content as events, each time it has changed, until the stream is old or all are to end."""
+        yield f"retry: {RETRY_MS}\n\n"
+        loop, last = asyncio.get_running_loop(), ""
+        until_s = loop.time() + STREAM_S
+        while loop.time() < until_s and not self._end.is_set():
+            newest = await content()
+            # A comment shows that the browser is still there.
+            yield ": the same\n\n" if newest == last else event("board", newest)
+            last = newest
+            try:
+                await asyncio.wait_for(self._end.wait(), PAUSE_S)
+            except TimeoutError:
+                continue
+
+
+def event(name: str, content: str) -> str:
+    """Return an event whose data is one line of JSON, so that no content can make another event."""
+    return f"event: {name}\ndata: {json.dumps(content)}\n\n"
+
+
+OUTCOMES: Mapping[str, str] = {
+    "pause": "The job is paused.",
+    "resume": "The job goes on.",
+    "retry": "The job is tried again at once.",
+    "resync": "The job's target is built again from its source; readers see the old rows until then.",
+    "drain": "The node gives up its shards, and gets no others.",
+    "uncordon": "The node gets shards again.",
+    "unchanged": "It was so already: nothing has changed.",
+}
+"""The sentences after an action, by the word that stands in the address."""
+
+
+def act(client: Client, verb: str, form: Query) -> str:
+    """Do what the form says, and return the word of its outcome. Raises IscpError."""
+    if verb in _NODE_VERBS:
+        node_id = form.get("node_id", "")
+        if not node_id or len(node_id) > NAME_CHARS_MAX:
+            raise InvalidRequest("is missing", field="node_id", remedy="Use the page's own buttons")
+        changed = _NODE_VERBS[verb](client, node_id)
+    elif verb in _JOB_VERBS:
+        changed = _JOB_VERBS[verb](client, form)
+    else:
+        raise InvalidRequest("is not a verb of the page", field="verb", remedy="Use the page's own buttons")
+    return verb if changed else "unchanged"
+
+
+def _pause(client: Client, form: Query) -> bool:
+    job = named_job(form)
+    return client.pause(job.table, job.name, account=job.account)
+
+
+def _resume(client: Client, form: Query) -> bool:
+    job = named_job(form)
+    return client.resume(job.table, job.name, account=job.account)
+
+
+def _resync(client: Client, form: Query) -> bool:
+    job = named_job(form)
+    return client.resync(job.table, job.name, account=job.account).created
+
+
+def _drain(client: Client, node_id: str) -> bool:
+    client.operator.drain(node_id)
+    return True
+
+
+def _uncordon(client: Client, node_id: str) -> bool:
+    return client.operator.uncordon(node_id)
+
+
+_JOB_VERBS: Mapping[str, Callable[[Client, Query], bool]] = {
+    "pause": _pause,
+    "resume": _resume,
+    # A job that fails goes on at once when it is resumed.
+    "retry": _resume,
+    "resync": _resync,
+}
+_NODE_VERBS: Mapping[str, Callable[[Client, str], bool]] = {"drain": _drain, "uncordon": _uncordon}
+
 
 log = logging.getLogger(__name__)
 

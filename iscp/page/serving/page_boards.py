@@ -6,25 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.access.authorization import AuditEntry
 from iscp.core.api.api_requests import JobName
 from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.run.run_words import words_of_a_run
+from iscp.core.run.run_result import words_of_a_run
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
-from iscp.page.boards.builds_board import builds_board
-from iscp.page.boards.cluster_board import cluster_board
-from iscp.page.boards.freshness_board import freshness_board, read_filter
-from iscp.page.boards.job_board import ITERATIONS_MAX, job_board
-from iscp.page.boards.job_facts import JobFacts, all_facts
-from iscp.page.boards.left_out_table import LeftOutTable, leaves_out, left_out_table
-from iscp.page.boards.lineage_board import lineage_board
-from iscp.page.boards.lineage_graph import LineageGraph, lineage_graph
+from iscp.page.boards.cluster_board import builds_board, cluster_board
+from iscp.page.boards.freshness_board import (
+    AUDIT_MAX,
+    HISTORY_ENTRIES_MAX,
+    LeftOutTable,
+    freshness_board,
+    jobs_with_history,
+    leaves_out,
+    left_out_table,
+    read_filter,
+    time_line,
+    trouble_board,
+    window_of,
+)
+from iscp.page.boards.job_board import ITERATIONS_MAX, JobFacts, all_facts, job_board
+from iscp.page.boards.lineage_board import LineageGraph, lineage_board, lineage_graph
 from iscp.page.boards.search_board import HITS, search_board, wanted_of
-from iscp.page.boards.time_line import HISTORY_ENTRIES_MAX, jobs_with_history, time_line, window_of
-from iscp.page.boards.trouble_board import AUDIT_MAX, trouble_board
-from iscp.page.serving.held_answers import HeldAnswer, HeldAnswers
-from iscp.page.serving.viewer_calls import Query, Viewer, ViewerClient, whole
+from iscp.page.serving.page_viewers import HeldAnswer, HeldAnswers, Query, Viewer, ViewerClient, whole
 
 NAME_CHARS_MAX = 4_000
 """Characters of a name or a place in an address; a longer one is refused."""

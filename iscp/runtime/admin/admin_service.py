@@ -1,14 +1,21 @@
-"""Requests of users, answered by the owner (port AdminService): requests are checked, logged, and answered then."""
+"""Requests of users, answered by the owner (port AdminService): requests are checked, logged, and answered then.
+
+Wait within bounds for what the job log's writer answers.
+
+At the owner: the jobs that lag, of which a few among very many are worth a closer view.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Resync, Unregister, Update
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import Pause, Register, Request, Resume, Resync, Unregister, Update
 from iscp.core.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
@@ -23,29 +30,62 @@ from iscp.core.api.api_requests import (
 from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.name_patterns import matcher
-from iscp.core.job.verification import VerifyReport
-from iscp.core.query.query_explanation import QueryExplanation
-from iscp.core.values.errors import (
-    InvalidRequest,
-    JobNotFound,
-    PermanentError,
-    TableNotFound,
-)
+from iscp.core.job.registration_id import matcher
+from iscp.core.job.start_rule import VerifyReport
+from iscp.core.query.query_plan import QueryExplanation
+from iscp.core.values.errors import InvalidRequest, JobNotFound, OutcomeUnknown, PermanentError, TableNotFound
 from iscp.core.values.ids import JobKey
 from iscp.ports.catalog import Catalog
-from iscp.runtime.admin.job_lookup import JobLookup
-from iscp.runtime.admin.job_views import JobViews
-from iscp.runtime.admin.job_wait import JobWaiter, shards_of
-from iscp.runtime.admin.pending_requests import answer_of, answers_of
-from iscp.runtime.admin.request_validation import RequestValidator
-from iscp.runtime.admin.source_releases import SourceReleases
-from iscp.runtime.loop.conflict_retries import retry_conflicts
-from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.ports.system import Clock
+from iscp.runtime.admin.job_maker import RequestValidator
+from iscp.runtime.admin.job_views import JobLookup, JobViews, JobWaiter, shards_of
+from iscp.runtime.admin.retention_watch import SourceReleases
+from iscp.runtime.loop.threads import retry_conflicts
+from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 T = TypeVar("T")
+
+COMMIT_WAIT_S = 30.0
+"""Seconds that a caller waits for the log's answer; then the call fails with OUTCOME_UNKNOWN, and is to be repeated
+with the same request id.
+"""
+
+
+def _no_answer() -> OutcomeUnknown:
+    return OutcomeUnknown("the job log does not answer", remedy="Retry with the same request_id")
+
+
+def answer_of(future: Future[T]) -> T:
+    try:
+        return future.result(COMMIT_WAIT_S)
+    except TimeoutError as error:
+        raise _no_answer() from error
+
+
+def answers_of(futures: Sequence[Future[Any]]) -> list[ChangeOutcome]:
+    """Return an answer for each change, within COMMIT_WAIT_S in all. Raises OutcomeUnknown if some were made, others
+    not.
+    """
+    wait(futures, COMMIT_WAIT_S)
+    outcomes: list[ChangeOutcome] = []
+    failed: list[BaseException] = []
+    for future in futures:
+        error = future.exception() if future.done() else _no_answer()
+        if error is None:
+            outcomes.append(bool(future.result()))
+        elif isinstance(error, PermanentError):
+            outcomes.append(error)
+        else:
+            failed.append(error)
+    if outcomes and failed:
+        text = f"{len(failed)} of {len(futures)} changes failed: {failed[0]}"
+        raise OutcomeUnknown(text, remedy="Retry with the same request ids") from failed[0]
+    if failed:
+        raise failed[0]
+    return outcomes
+
 
 RESYNC_TRIES_MAX = 3
 """Attempts of a resync whose job changes meanwhile; then it fails with the last attempt's error."""
@@ -256,3 +296,27 @@ class OwnerAdmin:
 
     def _find_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
         return self._lookup.table_ids(writer, wanted.table, wanted.account) if wanted.table else ()
+
+
+def lagging_jobs(owner: OwnerLoop, views: JobViews, clock: Clock) -> Callable[[float], Sequence[JobRow]]:
+    """Return what finds the jobs that lag by so many seconds at least, those that lag most first.
+
+    It raises NotOwner and Unavailable.
+    """
+
+    def found(least_s: float) -> Sequence[JobRow]:
+        rows = owner.current_writer().read(_applied_before(clock.now_s() - least_s))
+        lags = {view.job_id: view.lag_s for view in views.of(rows) if view.lag_s >= least_s}
+        return sorted((row for row in rows if row.job_id in lags), key=lambda row: lags[row.job_id], reverse=True)
+
+    return found
+
+
+def _applied_before(at_s: float) -> Callable[[JobBook], list[JobRow]]:
+    """Return what reads the jobs that may lag since then: no job lags by more than its watermark is old."""
+
+    def read(book: JobBook) -> list[JobRow]:
+        rows = (row for row in book.rows() if row.drop_at_s is None)
+        return [row for row in rows if row.watermark.version >= 0 and row.watermark.at_s <= at_s]
+
+    return read

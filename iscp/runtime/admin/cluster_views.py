@@ -1,4 +1,7 @@
-"""Show what the whole cluster does: the owner's view of nodes and shards, and what the nodes report themselves."""
+"""Show what the whole cluster does: the owner's view of nodes and shards, and what the nodes report themselves.
+
+Read lines of the nodes' logs for users: of one node, or what all nodes have logged of one job.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from iscp.coordination.global_checkpoint import counts
-from iscp.coordination.lag import lag_of
+from iscp.coordination.lag import counts, lag_of
 from iscp.coordination.membership.assignments import Holder
-from iscp.coordination.membership.node_session import Peer, PeerPhase
-from iscp.coordination.membership.term import Term
+from iscp.coordination.membership.term import Peer, PeerPhase, Term
 from iscp.coordination.protocol.messages import SourceSeen
+from iscp.core.api.api_requests import JobName, JobOfLines, LogPage, LogPlace, LogQuery
 from iscp.core.api.api_views import ClusterView, LeftOutJob, NodeView, ShardView
 from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import IscpError, no_etcd, no_owner
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.errors import InvalidRequest, IscpError, no_etcd, no_owner
+from iscp.core.values.ids import NodeRecord, ShardId
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
-from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.admin.job_views import JobLookup
+from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
@@ -168,3 +170,28 @@ def _why(row: JobRow) -> str:
     if row.watermark.version < 0:
         return "building"
     return "failed" if row.failed_for_good else "catching up"
+
+
+class LogReader:
+    """A query's `after` and `job` are set here; it gives the rest."""
+
+    def __init__(self, owner: OwnerLoop, nodes: NodeClients, lookup: JobLookup) -> None:
+        self._owner = owner
+        self._nodes = nodes
+        self._lookup = lookup
+
+    def of_node(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        """Raises InvalidRequest where there is no such node, NotOwner."""
+        self._owner.current_writer()
+        records = [record for record in self._owner.members if record.node_id == node_id]
+        if not records:
+            there = ", ".join(sorted(record.node_id for record in self._owner.members)) or "none"
+            raise InvalidRequest(f"there is no node {node_id!r}", about="node", remedy=f"The nodes are: {there}")
+        return self._nodes.logs(records, lambda node_id: replace(query, after=after.get(node_id)))
+
+    def of_job(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        """Raises JobNotFound, TableNotFound, NotOwner."""
+        row = self._lookup.row(self._owner.current_writer(), job)
+        tables = tuple(dict.fromkeys((row.key.table_id, row.table_name, row.table_uri)))
+        wanted = replace(query, job=JobOfLines(row.job_id, row.key.job_name, row.key.account, tables))
+        return self._nodes.logs(self._owner.members, lambda node_id: replace(wanted, after=after.get(node_id)))

@@ -1,18 +1,25 @@
-"""Stages ranges of a build at a node (port RangeBuilder): one read of the source for all jobs of a batch."""
+"""Stages ranges of a build at a node (port RangeBuilder): one read of the source for all jobs of a batch.
+
+Finds the position of a range in a sink that has a watermark for each range.
+
+The range has a record of its own, or goes on from those of other ranges.
+
+Retains the commits that a staging task names (docs/adr/0031-builds-by-ranges.md), while they can be read.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from iscp.core.build.build_request import BuildRequest, build_id
-from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
-from iscp.core.build.build_tiling import is_staged
+from iscp.core.build.build_task import BuildPlan, BuildRequest, RangeBatch, StagingBatch, build_id, is_staged
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.logged_jobs import logged_plan
+from iscp.core.job.registration_id import logged_plan
+from iscp.core.job.watermark_record import Piece, established, parse_record, pieces, record_key
+from iscp.core.rows import key_ranges
 from iscp.core.values.errors import (
     EngineError,
     ErrorCode,
@@ -23,17 +30,60 @@ from iscp.core.values.errors import (
     PlanOutdated,
 )
 from iscp.core.values.ids import JobKey
-from iscp.core.values.progress import UNCOUNTED, TableSize
-from iscp.ports.consumer import Consumer
-from iscp.ports.range_builder import RangeReader
-from iscp.ports.rows import Rows
+from iscp.core.values.progress import NOTHING, UNCOUNTED, TableSize, total_size
+from iscp.core.values.watermark import Position, Watermark, later
+from iscp.ports.consumer import Consumer, RangedConsumer, RangeReader, TablePlace
 from iscp.ports.sink import BuildEnd, StagedRanges
-from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
 from iscp.ports.system import Guard
-from iscp.runtime.iteration.commit_retention import retain_commits
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 log = logging.getLogger(__name__)
+
+
+def retain_commits(
+    ports: IterationPorts, batch: StagingBatch, guard: Guard, end_build: Callable[[BuildPlan], None]
+) -> TableSize:
+    """Retain the task's commits, in order of version; return their rows and bytes. `end_build` has a build begun again.
+
+    A commit that is gone is not needed by builds of its version or a later one, nor does it harm who tails: its changes
+    are found by comparing. A build that has yet to be published is rather begun again, at a version behind it: all
+    nodes share that, and one node would compare. Raises PlanOutdated then.
+    """
+    task = batch.task
+    table = TablePlace(task.table_id, task.table_uri)
+    if task.removes:
+        guard.check()
+        ports.retained.remove(table)
+        return NOTHING
+    sizes = [
+        _retain(ports, batch, table, version, guard, end_build) for version in range(task.after + 1, task.until + 1)
+    ]
+    return total_size(sizes)
+
+
+def _retain(
+    ports: IterationPorts,
+    batch: StagingBatch,
+    table: TablePlace,
+    version: int,
+    guard: Guard,
+    end_build: Callable[[BuildPlan], None],
+) -> TableSize:
+    guard.check()
+    ports.failpoints.reach("keep.before")
+    try:
+        with ports.engine.session() as session:
+            return ports.retained.retain(session, table, version, guard)
+    except (ChangesUnavailableError, FileLost) as gone:
+        guard.check()  # what fails as it is stopped says nothing of the files
+        about = {"table": table.uri, "version": version, "error": str(gone)}
+        log.warning("build.commit_gone", extra=about)
+        if outdated := [plan for plan in batch.plans if plan.version < version]:
+            for plan in outdated:
+                end_build(plan)
+            raise PlanOutdated(f"version {version} of {table.uri} cannot be read: {gone}") from gone
+        return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +255,61 @@ def row_of(plan: BuildPlan) -> JobRow:
     """Return the job's row, as far as it says what is to be built."""
     key = JobKey(plan.account, plan.table_id, plan.job_name)
     return JobRow(key, plan.job_id, plan.spec_json, plan.table_uri, plan.table_uri)
+
+
+@dataclass(frozen=True, slots=True)
+class RangePosition:
+    """The position of a range, and what its first commit has to take over.
+
+    `takeover` has the records, by their keys, that the first commit has to find as they were, and to fence (None: there
+    is none); it is empty once the range has a record of its own. `apart` has the ranges that it consists of and where
+    each stands, while that is not the same.
+    """
+
+    position: Position
+    takeover: Mapping[str, str | None] = field(default_factory=dict)
+    apart: tuple[Piece, ...] = ()
+
+    @property
+    def goal(self) -> int:
+        """Return the version at which all that is apart can be together."""
+        marks = [each.record.watermark for each in self.apart]
+        return max(mark.version + (mark.step > 0) for mark in marks)
+
+    def lagging(self, tried: Collection[int]) -> Piece | None:
+        """Return a piece that is not at the goal, and was not `tried` yet, or None."""
+        wait = (each for each in self.apart if _place(each) != (self.goal, 0, 0) and each.range_id not in tried)
+        return next(wait, None)
+
+
+def read_position(row: JobRow, consumer: RangedConsumer, reached: Mapping[int, Watermark]) -> RangePosition:
+    """Read the position of the job's range. Raises Superseded.
+
+    `reached` says, by range, how far each is known to be beyond its record, by versions without a row for it.
+    """
+    target, mine = row.spec.consumer.target, row.key.range_id
+    own_key = record_key(row.key, target)
+    if (record := established(row, consumer.records([own_key])[own_key])) is not None:
+        return RangePosition(record.position)
+    keys = {each: record_key(row.key.of_range(each), target) for each in (mine, *key_ranges.overlapping(mine))}
+    takeover = consumer.records(list(keys.values()))
+    seqs = [parse_record(text).seq for text in takeover.values() if text]
+    nothing = Position(max(seqs, default=0))
+    parts = tuple(_known(each, reached) for each in pieces(row, {n: takeover[key] for n, key in keys.items()}))
+    if not parts:
+        return RangePosition(nothing, takeover)
+    first, sources = parts[0].record, {each.record.source_id for each in parts}
+    if len({_place(each) for each in parts}) > 1:
+        return RangePosition(replace(nothing, watermark=min(parts, key=_place).record.watermark), takeover, parts)
+    source_id = first.source_id if len(sources) == 1 else ""
+    return RangePosition(replace(nothing, watermark=first.watermark, job_id=row.job_id, source_id=source_id), takeover)
+
+
+def _known(piece: Piece, reached: Mapping[int, Watermark]) -> Piece:
+    watermark = later(piece.record.watermark, reached.get(piece.range_id, Watermark()))
+    return replace(piece, record=replace(piece.record, watermark=watermark))
+
+
+def _place(piece: Piece) -> tuple[int, int, int]:
+    mark = piece.record.watermark
+    return mark.version, mark.step, mark.steps

@@ -1,4 +1,7 @@
-"""A thread that writes entries in batches, from a queue that nobody waits for."""
+"""A thread that writes entries in batches, from a queue that nobody waits for.
+
+Appends a batch of which some entries can be refused for what they are, without holding up their neighbours.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,29 @@ from typing import Generic, TypeVar
 
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.ports.system import Clock, Threads
-from iscp.runtime.loop.halved_append import append_in_halves
+from iscp.runtime.loop.inbox import Timer
 from iscp.runtime.loop.threads import THREADS
-from iscp.runtime.loop.timer import Timer
+
+T = TypeVar("T")
+
+
+def append_in_halves(
+    batch: Sequence[T], append: Callable[[Sequence[T]], object], refuse: Callable[[T, InvalidRequest], object]
+) -> None:
+    """Append all but the entries that no table can hold (InvalidRequest), each of which goes to `refuse`, in order.
+
+    Halves of halves, so that the neighbours are written in few commits. Raises what else `append` does.
+    """
+    try:
+        append(batch)
+    except InvalidRequest as error:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            append_in_halves(batch[:middle], append, refuse)
+            append_in_halves(batch[middle:], append, refuse)
+            return
+        refuse(batch[0], error)
+
 
 log = logging.getLogger(__name__)
 E = TypeVar("E")

@@ -1,4 +1,13 @@
-"""The loop around a machine: one thread takes events in turn, and wakes when the machine is due."""
+"""The loop around a machine: one thread takes events in turn, and wakes when the machine is due.
+
+A read of a loop's state, which its own thread makes, while the caller waits.
+
+The one primitive that wakes a loop (after TiDB MVS's Notifier).
+
+Time what is due again and again.
+
+Register who carries out what a machine has decided.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +15,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from iscp.core.values.errors import QueueFull
+from iscp.core.values.errors import InvariantBroken, QueueFull
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS
 
@@ -175,3 +185,89 @@ class Inbox(Generic[E]):
         with self._arrived:
             self._arrived.wait_for(lambda: self._events or self._closing, wait_s)
             return bool(self._events) or not self._closing
+
+
+def query_loop(
+    put: Callable[[Callable[[], None]], None], read: Callable[[], T], timeout_s: float, threads: Threads
+) -> T:
+    """Return what `read` finds, on the thread of the loop to which `put` gives it.
+
+    Raises what either of them raises, and TimeoutError if there is no answer by then: `read` may still be called.
+    """
+    answer: Future[T] = Future()
+    (answered,) = threads.conditions(1)
+
+    def answer_caller() -> None:
+        with answered:
+            try:
+                answer.set_result(read())
+            except Exception as error:  # noqa: BLE001  (it belongs to the caller)
+                answer.set_exception(error)
+            answered.notify_all()
+
+    put(answer_caller)
+    with answered:
+        if not answered.wait_for(answer.done, timeout_s):
+            raise TimeoutError
+    return answer.result()
+
+
+class Notifier:
+    """Many may call `notify`, one waits; calls before the waiter comes count as one, and none is missed."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._awake = False
+
+    def notify(self) -> None:
+        with self._condition:
+            if not self._awake:
+                self._awake = True
+                self._condition.notify()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait, and return whether it was notified since the last wait; with None it waits without limit."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._awake, timeout_s)
+            awake, self._awake = self._awake, False
+            return awake
+
+
+class Timer:
+    """A timer is due every `every_s` of the monotonic clock; after a failure it is due after the retry's pause."""
+
+    def __init__(self, every_s: float, now_s: float) -> None:
+        self._every_s = every_s
+        self.due_s = now_s + every_s
+
+    def fires(self, now_s: float) -> bool:
+        if now_s < self.due_s:
+            return False
+        self.due_s = now_s + self._every_s
+        return True
+
+
+S = TypeVar("S")
+
+
+class Subscriptions:
+    """Gives each effect to all that have subscribed to its type, in the order in which they have.
+
+    All subscribe before the loop that publishes is started; from then on it is only read.
+    """
+
+    def __init__(self) -> None:
+        self._takers: dict[type, list[Callable[[Any], None]]] = {}
+
+    def subscribe(self, take: Callable[[S], None], *kinds: type[S]) -> None:
+        """Subscribe `take`, which is called on the thread that publishes; what it raises is raised there."""
+        for kind in kinds:
+            self._takers.setdefault(kind, []).append(take)
+
+    def publish(self, effect: object) -> None:
+        """Raises InvariantBroken where nobody has subscribed: what was decided would be done by nobody."""
+        takers = self._takers.get(type(effect))
+        if takers is None:
+            raise InvariantBroken(f"nobody has subscribed to {type(effect).__name__}")
+        for take in takers:
+            take(effect)

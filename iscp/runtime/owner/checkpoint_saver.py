@@ -1,22 +1,26 @@
 """Keeps the owner's global checkpoint, and saves it now and then: the next owner is never to publish an earlier one.
 
 All methods but `save` belong to the owner loop's thread.
+
+Remember what an owner knows of the sources of its shards.
+
+Wakes who waits for progress of jobs.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
-from iscp.coordination.clocks import SteadyTime
-from iscp.coordination.global_checkpoint import GlobalCheckpoint
 from iscp.coordination.invariants import check_checkpoint
+from iscp.coordination.lag import GlobalCheckpoint, SteadyTime, probe_age_s
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader, ShardId
 from iscp.ports.cluster import CheckpointStore
 from iscp.ports.system import Clock
 
@@ -96,3 +100,74 @@ class Checkpointer:
             self._store.save(leader, self.at_s)
         except IscpError as error:
             log.warning("owner.checkpoint_not_saved", extra={"error": str(error)})
+
+
+SAME_CLOCK_S = 0.1
+"""Seconds by which a probe's time by the node's clock may differ from that by the owner's, and still be shown."""
+
+
+class SeenSources:
+    """The sources as they were seen: `seen` maps shards to what their nodes last saw, with times of their clocks.
+
+    `repaired` are those of them with a repair that some job has not applied.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.seen: dict[ShardId, SourceSeen] = {}
+        self.repaired: dict[ShardId, None] = {}
+        self._clock = clock
+        self._probed_s: dict[ShardId, float] = {}  # by this clock, which nobody sets
+
+    def take(self, seen: SourceSeen) -> None:
+        before = self.seen.get(seen.shard)
+        if before is not None and not seen.checked_at_s:  # its node could never probe it; another one could
+            seen = replace(before, unreached=True)
+        else:
+            self._probed_s[seen.shard] = self._clock.monotonic_s() - probe_age_s(seen, self._clock.now_s())
+        self.seen[seen.shard] = seen
+        if seen.repair_version:
+            self.repaired[seen.shard] = None
+        else:
+            self.repaired.pop(seen.shard, None)
+
+    def dated(self, shard: ShardId) -> SourceSeen | None:
+        """Return what was seen of a shard, with the time of the probe by the owner's clock as it is now."""
+        if (seen := self.seen.get(shard)) is None or not seen.checked_at_s:
+            return seen
+        at_s = self._clock.now_s() - (self._clock.monotonic_s() - self._probed_s[shard])
+        return seen if abs(at_s - seen.checked_at_s) <= SAME_CLOCK_S else replace(seen, checked_at_s=at_s)
+
+    def all_dated(self) -> Mapping[ShardId, SourceSeen]:
+        return {shard: seen for shard in self.seen if (seen := self.dated(shard)) is not None}
+
+    def forget(self, shard: ShardId) -> None:
+        self.seen.pop(shard, None)
+        self.repaired.pop(shard, None)
+        self._probed_s.pop(shard, None)
+
+
+class ProgressSignal:
+    """A signal that wakes those who wait for a job whenever rows have changed."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        # A count, not a flag: a change between a waiter's read of the job and its wait is not missed.
+        self._count = 0
+        self.closed = False
+
+    def notify(self) -> None:
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """Wake everyone for the last time: the node stops."""
+        self.closed = True
+        self.notify()
+
+    def count(self) -> int:
+        return self._count
+
+    def wait(self, since: int, timeout_s: float) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._count != since, timeout_s)

@@ -12,16 +12,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from iscp.coordination.membership.assignments import Holder
-from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.api.api_requests import LogPage, LogQuery
+from iscp.core.job.iteration import JobMaintenance
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.maintenance_figures import JobMaintenance
-from iscp.core.job.verification import VerifyReport
+from iscp.core.job.start_rule import VerifyReport
 from iscp.core.values.errors import IscpError, Unavailable
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord, ShardId
 from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import NodeCalls
-from iscp.ports.tracing import carried
+from iscp.ports.system import carried
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 log = logging.getLogger(__name__)

@@ -4,72 +4,188 @@ machine.
 All of it happens on one inbox thread. The log's writer has threads of its own and reports what it has committed; the
 log's fence, not the election, is what makes a deposed owner harmless. A thread of its own writes to etcd: an etcd that
 does not answer must not delay the nodes that do.
+
+Claims a term in the job log, and loads what it begins with.
+
+Ends the leases of nodes that do not answer, as the owner and none other, by the thread that may wait for etcd.
+
+Builds the rings on a thread of its own: one of 1,000 nodes takes longer than the owner's loop may pause.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Self, TypeVar, assert_never
 
-from iscp.coordination.clocks import NodeClocks
-from iscp.coordination.jobs.book_change import BookChange
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.jobs.job_book import BookChange, JobBook, by_shard
+from iscp.coordination.lag import NodeClocks
+from iscp.coordination.membership.assignments import ring_of
+from iscp.coordination.membership.membership import Roll
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import (
+from iscp.coordination.protocol.events import (
     BuildRing,
     Decided,
     Decision,
-    OwnerEffect,
-    RecordCheckpoint,
-    Resign,
-    RevokeLease,
-    SendTo,
-)
-from iscp.coordination.protocol.events import (
     Deposed,
     Elected,
     FromNode,
     MembersChanged,
     MoveRequested,
     OverridesChanged,
+    OwnerEffect,
     OwnerEvent,
     RebalanceRequested,
+    RecordCheckpoint,
     Recorded,
+    Resign,
+    RevokeLease,
     RingBuilt,
     RowsMoved,
+    SendTo,
     ShardUnwanted,
     ShardWanted,
     Tick,
 )
-from iscp.coordination.protocol.messages import NodeMessage
+from iscp.coordination.protocol.messages import NodeMessage, Overrides
+from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import IscpError, NotOwner, QueueFull, TemporaryError, Unavailable, no_owner
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader, Moment, NodeRecord
-from iscp.ports.cluster import ClusterPorts
-from iscp.ports.job_log import JobLog
+from iscp.core.values.ids import Leader, Moment, NodeRecord, ShardId
+from iscp.core.values.ring import Ring
+from iscp.ports.cluster import ClusterPorts, ElectionKey, MemberControl
+from iscp.ports.engine import JobLog
 from iscp.ports.system import Clock, Threads
-from iscp.runtime.loop.gc_tuning import no_collection
-from iscp.runtime.loop.inbox import EVENTS_MAX, Gathered, Inbox, InboxLimits, Turns
-from iscp.runtime.loop.loop_query import query_loop
-from iscp.runtime.loop.threads import THREADS
-from iscp.runtime.owner.checkpoint_saver import Checkpointer
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.log.log_hooks import LogHooks
-from iscp.runtime.owner.log.log_marker import LogMarker
-from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won, merge_shards
-from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
-from iscp.runtime.owner.placement_events import Decisions
-from iscp.runtime.owner.revoker import Revoker
-from iscp.runtime.owner.ring_builder import RingBuilder
-from iscp.runtime.owner.seen_sources import SeenSources
-from iscp.runtime.owner.term_claim import claim_term
-from iscp.runtime.owner.unread import Unread
+from iscp.runtime.loop.inbox import EVENTS_MAX, Gathered, Inbox, InboxLimits, Turns, query_loop
+from iscp.runtime.loop.threads import THREADS, no_collection
+from iscp.runtime.owner.checkpoint_saver import Checkpointer, SeenSources
+from iscp.runtime.owner.job_log_writer import LogHooks, LogMarker, LogWriter
+from iscp.runtime.owner.owner_events import (
+    Committed,
+    Decisions,
+    Heard,
+    JobLogAccess,
+    Lost,
+    Members,
+    OwnerHooks,
+    Query,
+    Unread,
+    Won,
+    merge_shards,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTerm:
+    """A term that is minted: `owner_rev` is its number in the log. `wanted`: the jobs of each shard."""
+
+    joblog: JobLog
+    owner_rev: int
+    rows: Sequence[JobRow]
+    wanted: Mapping[ShardId, tuple[JobRow, ...]]
+    hold_s: float
+    overrides: Overrides
+    members: tuple[NodeRecord, ...]
+    members_at: Moment
+
+
+def claim_term(open_log: Callable[[], JobLog], cluster: ClusterPorts, still_leads: Callable[[], bool]) -> ClaimedTerm:
+    """Raises TemporaryError, also where the election was lost meanwhile.
+
+    The log is claimed before anything is read: what is read then cannot be changed by a former owner any more.
+    """
+    joblog = open_log()
+    owner_rev = joblog.claim_term()
+    rows = joblog.load()
+    hold_s, overrides = cluster.membership.hold_s(), cluster.overrides.load()
+    members, members_at = cluster.membership.members()
+    if not still_leads():
+        # Frozen for a while, it has overtaken who leads by now. Whatever it took in would be read by nobody,
+        # until that one writes and sees that it has to claim again.
+        raise NotOwner("the election was lost during the claim")
+    return ClaimedTerm(joblog, owner_rev, rows, by_shard(rows), hold_s, overrides, members, members_at)
+
 
 log = logging.getLogger(__name__)
+
+
+class Revoker:
+    """Revoke leases. `on_members` gets who is registered after each revocation.
+
+    That a node is gone comes by the watch of the members. But where etcd was restored from a backup between a list of
+    them and the watch that followed, the owner may know of a life that has gone since, or never was.
+    """
+
+    def __init__(
+        self,
+        membership: MemberControl,
+        election: ElectionKey,
+        etcd: Executor,
+        on_members: Callable[[tuple[NodeRecord, ...], Moment], None],
+    ) -> None:
+        self._membership = membership
+        self._election = election
+        self._etcd = etcd
+        self._on_members = on_members
+        self._revoking: set[tuple[str, int]] = set()
+
+    def revoke(self, record: NodeRecord, election_revision: int) -> None:
+        """Called again and again until the node is gone; from one thread."""
+        life = (record.node_id, record.epoch)
+        # etcd may take longer to answer than the machine to repeat itself.
+        if life not in self._revoking:
+            self._revoking.add(life)
+            self._etcd.submit(self._revoke, record, election_revision)
+
+    def _revoke(self, record: NodeRecord, election_revision: int) -> None:
+        try:
+            # A deposed owner, hearing nobody, would otherwise revoke everyone.
+            leader = self._election.leader()
+            if leader is not None and leader.revision == election_revision:
+                log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
+                self._membership.revoke(record, partial(self._election.put_fenced, leader))
+                self._on_members(*self._membership.members())
+        except IscpError as error:
+            log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
+        finally:
+            self._revoking.discard((record.node_id, record.epoch))
+
+
+class RingBuilder:
+    """Build rings on a thread. `on_built` gets the ring that was requested last, from the builder's thread, and
+    `on_broken` what went wrong.
+    """
+
+    def __init__(
+        self, on_built: Callable[[Ring], None], on_broken: Callable[[Exception], None], threads: Threads = THREADS
+    ) -> None:
+        self._on_built = on_built
+        self._on_broken = on_broken
+        self._wanted: frozenset[str] = frozenset()
+        self._thread = threads.pool("iscp-ring")
+
+    def build(self, nodes: frozenset[str]) -> None:
+        """Build the ring of these nodes. Rings that were requested before, and are not begun, are left out."""
+        self._wanted = nodes
+        self._thread.submit(self._build, nodes)
+
+    def close(self) -> None:
+        """Build nothing that is requested from now on."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _build(self, nodes: frozenset[str]) -> None:
+        if nodes != self._wanted:
+            return
+        try:
+            self._on_built(ring_of(nodes))
+        except Exception as error:
+            log.exception("ring.broken")
+            self._on_broken(error)
+
+
 T = TypeVar("T")
 
 _Snapshot = tuple[tuple[NodeRecord, ...], Moment]

@@ -4,6 +4,8 @@ The two are independent: heaps, intervals, backoff and threads of their own. Eac
 nobody can end: one that takes too long is given up, its thread is left behind and counted, and its slot is the next
 one's. So whatever one does, it holds up no other, and no iteration. A handler may be called on two nodes for a moment
 while a shard moves: what it does has to bear that.
+
+Turn what handlers of refreshes and purges answer, which may be anything, into what can be believed.
 """
 
 from __future__ import annotations
@@ -14,23 +16,50 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, assert_never
+from itertools import islice
+from typing import Any, TypeVar, assert_never
 
-from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.events import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import MaintenanceTurns, Turn
+from iscp.core.job.iteration import JobMaintenance
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TemporaryError
 from iscp.core.values.ids import ShardId
-from iscp.core.values.next_time import wait_until_s
-from iscp.core.values.untrusted_values import error_text
+from iscp.core.values.untrusted_values import error_code, error_text, exact_name, named_error, shown
+from iscp.core.values.watermark import wait_until_s
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.system import Clock
-from iscp.ports.tracing import NO_TRACER, Attribute, Tracer
-from iscp.runtime.loop.notifier import Notifier
-from iscp.runtime.worker.maintenance_answers import parse_refresh, to_error
+from iscp.ports.system import NO_TRACER, Attribute, Clock, Tracer
+from iscp.runtime.loop.inbox import Notifier
+
+TABLES_READ_MAX = 1_000
+"""Tables that one refresh may say to have read; with more its answer is an error."""
+
+
+def to_error(error: BaseException) -> IscpError:
+    """Return whatever a handler raised as an error of iscp's own that can be stored and shown."""
+    if isinstance(error, IscpError):
+        code = error_code(error)
+        return (TemporaryError if code.temporary else PermanentError)(error_text(error), code=code)
+    return TemporaryError(named_error(error), code=ErrorCode.CONSUMER_FAILED)
+
+
+def parse_refresh(answer: Any) -> tuple[list[str], object]:
+    """Return the tables that a refresh has read, and when it wants to come again. Raises PermanentError."""
+    why = f"refresh() answers {shown(answer)}, and no pair of table ids and a time"
+    try:
+        table_ids, next_at_s = answer
+        if isinstance(table_ids, str):
+            raise TypeError("the ids are one text")
+        found = [exact_name(each, "a table's id") for each in islice(table_ids, TABLES_READ_MAX + 1)]
+        if len(found) > TABLES_READ_MAX:
+            raise ValueError(f"there are more than {TABLES_READ_MAX} ids")
+    except (ValueError, TypeError) as error:
+        remedy = "Fix the consumer's refresh"
+        raise PermanentError(f"{why}: {error_text(error)}", remedy=remedy, code=ErrorCode.CONSUMER_BROKEN) from error
+    return found, next_at_s
+
 
 log = logging.getLogger(__name__)
 

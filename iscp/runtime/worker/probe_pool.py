@@ -1,19 +1,139 @@
-"""The threads that probe tables. Which probes they make is decided by ProbeTurns."""
+"""The threads that probe tables. Which probes they make is decided by ProbeTurns.
+
+Makes a probe of the schedule: a table's source, the targets of its jobs, and what else they read.
+
+A probe of a table's source, which says of what has come since whether it is a repair.
+
+Check whether targets still hold what was applied to them, at the cost of a probe of the log if nobody touched it.
+
+The last state seen of a target is compared with its log as a source's is, by the probe for logs of that kind. Its
+position is read only if the log has moved, or was never read. Consumers of the user's own have no log to probe: their
+position is read before a wait is answered with the version as applied, and with each iteration.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
-from iscp.coordination.schedule.probe_turns import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
-from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate
+from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
+from iscp.coordination.jobs.job_book import target_of
+from iscp.coordination.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
+from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate, TargetAnswer
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.registration_id import logged_job
+from iscp.core.job.start_rule import ProbeState, TargetLog, TargetQuery, TargetSeen, seen_target
+from iscp.core.values.errors import IscpError, TableNotFound, TargetLost
+from iscp.core.values.untrusted_values import named_error
+from iscp.ports.catalog import CommitProbe, LogProbe, TargetProbe
+from iscp.ports.consumer import Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.system import Clock, Threads
+from iscp.runtime.iteration.iteration_ports import JobRun, reconciled
+from iscp.runtime.iteration.range_staging import read_position
 from iscp.runtime.loop.threads import THREADS
-from iscp.runtime.worker.table_prober import Prober, Spot
+
+
+def probe_source(probe: CommitProbe, uri: str, seen: ProbeState | None) -> ProbeState:
+    """Return the state at the newest version, from `seen` on; `seen` itself if nothing moved.
+
+    Versions that have come since are read for repairs: what these take back may be deleted before every job has applied
+    them. A table that did not move costs no read. Raises TableNotFound, StorageError.
+    """
+    if seen is None:
+        return probe.first_probe(uri)
+    state = probe.probe(uri, seen)
+    if state.version <= seen.version:
+        return state
+    return replace(state, repair=probe.newest_repair(uri, seen.version, state.version) or seen.repair)
+
 
 log = logging.getLogger(__name__)
+
+
+class Spot:
+    """The spot of a probe: `at` is the table that is touched now, by its URI."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = ""
+
+
+class Prober:
+    """Safe for threads."""
+
+    def __init__(self, probe: CommitProbe, targets: TargetProbe) -> None:
+        self._probe = probe
+        self._targets = targets
+        self.place = probe.place
+
+    def far_place(self, probe: Probe) -> str:
+        """Return where the first of its tables behind a network lies; empty if none is."""
+        # Loops, as generators would cost as much as the rest of this for each idle table.
+        remote = self._probe.remote
+        if remote(probe.uri):
+            return self.place(probe.uri)
+        for target in probe.targets:
+            if remote(uri := target.seen.uri if target.seen else self._targets.location(target.row, None)):
+                return self.place(uri)
+        for further in probe.further:
+            if remote(further.uri):
+                return self.place(further.uri)
+        return ""
+
+    def places(self, probe: Probe) -> Sequence[str]:
+        """Return the places of all its tables, each once."""
+        targets = [self._targets.location(each.row, each.seen) for each in probe.targets]
+        uris = [probe.uri, *filter(None, targets), *(each.uri for each in probe.further)]
+        return [*dict.fromkeys(map(self.place, uris))]
+
+    def answer(self, probe: Probe, spot: Spot) -> ProbeAnswered:
+        try:
+            spot.at = probe.uri
+            state = probe_source(self._probe, probe.uri, probe.seen)
+            targets = self._probe_targets(probe.targets, spot) if probe.targets else ()
+            further = self._probe_further(probe.further, spot) if probe.further else ()
+            return ProbeAnswered(probe.shard, probe.uri, state, None, targets, further)
+        except IscpError as error:
+            return ProbeAnswered(probe.shard, probe.uri, None, error)
+        except BaseException as error:  # an exit that foreign code calls ends no thread that others need
+            log.exception("probe.broke", extra={"table": probe.uri})
+            return ProbeAnswered(probe.shard, probe.uri, None, IscpError(named_error(error)))
+
+    def _probe_further(self, queries: Sequence[FurtherQuery], spot: Spot) -> tuple[FurtherAnswer, ...]:
+        """Return the answers of the further tables that have moved, or cannot be reached."""
+        answers = []
+        for query in queries:
+            try:
+                spot.at = query.uri
+                seen, prober = query.seen, self._probe
+                state = prober.first_probe(query.uri) if seen is None else prober.probe(query.uri, seen)
+                if state is not seen:
+                    answers.append(FurtherAnswer(query.uri, state))
+            except Exception as error:  # noqa: BLE001  (one table's fault is that of its jobs)
+                log.warning("further_table.unreachable", extra={"table": query.uri, "error": str(error)})
+                answers.append(FurtherAnswer(query.uri, None))
+        return tuple(answers)
+
+    def _probe_targets(self, queries: Sequence[TargetQuery], spot: Spot) -> tuple[TargetAnswer, ...]:
+        """Return the answers of the targets that have moved, or are in doubt."""
+        answers = []
+        for query in queries:
+            try:
+                spot.at = query.seen.uri if query.seen else self._targets.location(query.row, None)
+                seen = self._targets.probe(query.row, query.seen)
+                if seen is not query.seen:
+                    answers.append(TargetAnswer(query.row.job_id, seen))
+            except Exception as error:  # noqa: BLE001  (one target's fault is its own)
+                why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
+                log.warning("target.doubted", extra=logged_job(query.row) | {"error": str(why)})
+                answers.append(TargetAnswer(query.row.job_id, None, why))
+        return tuple(answers)
+
 
 IDLE_S = 10.0
 """Seconds that an idle thread waits for the next probe; then it ends."""
@@ -185,3 +305,104 @@ class ProbePool:
             self._start_turns()
             self._idle -= 1
             return run.take_answers(answered if current else answered - 1)
+
+
+TARGETS_CACHED_MAX = 10_000
+"""Targets somebody waited for of which the owner remembers what it saw; the oldest are forgotten, and read again when
+needed.
+"""
+
+
+class TargetProbes:
+    """Port TargetProbe; safe for threads. `probes` has one for each kind of log; `environment` is for looking alone."""
+
+    def __init__(
+        self,
+        probes: Mapping[TargetLog, LogProbe],
+        kinds: Callable[[str], ConsumerKind],
+        environment: ConsumerEnvironment,
+    ) -> None:
+        self._probes = probes
+        self._kinds = kinds
+        self._environment = environment
+
+    def location(self, row: JobRow, seen: TargetSeen | None) -> str:
+        return target_of(row.spec_json) if seen is None else seen.uri
+
+    def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+        # What was seen says which kind of log it is: nobody parses the spec of a job whose target is idle.
+        log = self._kinds(row.spec.consumer.kind).needs.target_log if seen is None else seen.log
+        if log is TargetLog.NONE:
+            return TargetSeen() if seen is None else seen
+        return self._look_for_moves(row, seen, log)
+
+    def check(self, row: JobRow) -> None:
+        """Read the target's position; raises TargetLost where it does not hold what `row` says."""
+        kind = self._kinds(row.spec.consumer.kind)
+        consumer: Consumer
+        if kind.open_range is not None:
+            consumer = kind.open_range(row, self._environment)
+            found = read_position(row, consumer, {})
+            if found.apart:
+                return  # its iterations bring it together
+            position = found.position
+        else:
+            consumer = kind.open(row, self._environment)
+            position = consumer.position(row)
+        if position.job_id > row.job_id:
+            return  # a later registration's, and this one is about to end
+        if position.job_id != row.job_id:
+            raise _lost(row, position.void or "it holds nothing of this job's")
+        if position.void:
+            raise _lost(row, position.void)
+        there = reconciled(JobRun(row, kind, consumer, position)).position.watermark.version
+        if there < row.watermark.version:
+            raise _lost(row, f"it is at version {there} of the source, and {row.watermark.version} was applied")
+
+    def _look_for_moves(self, row: JobRow, seen: TargetSeen | None, log: TargetLog) -> TargetSeen:
+        uri, probe = self.location(row, seen), self._probes[log]
+        state = seen.state if seen else None
+        try:
+            found = probe.probe(uri, state) if state else probe.first_probe(uri)
+        except TableNotFound:
+            self.check(row)
+            raise _lost(row, "it is not there") from None
+        if seen is not None and found is state:
+            return seen
+        self.check(row)
+        return seen_target(log, uri, found)
+
+
+class WaitedTargets:
+    """The owner's knowledge of the targets that users wait for; safe for threads."""
+
+    def __init__(self, probes: TargetProbes) -> None:
+        self._probes = probes
+        self._seen: OrderedDict[str, TargetSeen] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def fault(self, rows: Iterable[JobRow]) -> IscpError | None:
+        """Probe now: why the targets do not hold what these rows say, or cannot be read; None: they do."""
+        try:
+            for row in rows:
+                self._probe(row)
+        except IscpError as error:
+            return error
+        return None
+
+    def _probe(self, row: JobRow) -> None:
+        with self._lock:
+            # Taken out, and the lock let go of: a storage that hangs holds up this caller alone.
+            seen = self._seen.pop(row.job_id, None)
+        seen = self._probes.probe(row, seen)
+        if not seen.uri:
+            self._probes.check(row)
+        with self._lock:
+            self._seen[row.job_id] = seen
+            if len(self._seen) > TARGETS_CACHED_MAX:
+                self._seen.popitem(last=False)
+
+
+def _lost(row: JobRow, why: str) -> TargetLost:
+    place = target_of(row.spec_json) or f"of {row.key.job_name}"
+    return TargetLost(f"the target {place} does not hold what was applied to it: {why}", remedy="It is rebuilt")

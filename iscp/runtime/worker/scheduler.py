@@ -2,18 +2,35 @@
 
 Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. This
 thread is that of all tables, so it touches no storage: tables are probed on the threads of a pool, which it watches.
+
+Wakes the shards whose jobs read a table, as soon as somebody has committed to it and the storage says so.
+
+A notice is a hint, as a user's notify is: the schedule probes the table, and a probe finds what no notice came of.
+
+Traces that begin at a node: with a source's commit that was noticed, or with the call of who has made it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import assert_never
 
-from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.protocol.events import (
+    Reports,
+    Seen,
+    ShardStarted,
+    ShardStopped,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    Tick,
+    UpdateShard,
+)
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     Interrupted,
@@ -30,16 +47,121 @@ from iscp.coordination.schedule.schedule_events import (
     VerifyWithdrawn,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.core.job.iteration import Iteration, Purpose
+from iscp.core.job.job_row import JobRow, further_tables
+from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.errors import Canceled, InvariantBroken, QueueFull
 from iscp.core.values.ids import ShardId
-from iscp.ports.catalog import CommitProbe, TargetProbe
-from iscp.ports.system import Clock
-from iscp.runtime.loop.notifier import Notifier
-from iscp.runtime.loop.subscriptions import Subscriptions
+from iscp.ports.catalog import CommitProbe, LogNotices, TargetProbe
+from iscp.ports.system import Attribute, Clock, Tracer, current_trace
+from iscp.runtime.loop.inbox import Notifier, Subscriptions
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.noticed_commits import NoticedCommits
-from iscp.runtime.worker.probe_pool import ProbePool
-from iscp.runtime.worker.table_prober import Prober
+from iscp.runtime.worker.probe_pool import ProbePool, Prober
+
+CALLERS_MAX = 10_000
+"""Shards of which a node remembers who has notified it last; beyond them the oldest is forgotten, and a trace begins
+without its caller.
+"""
+
+CALLER_S = 60.0
+"""Seconds for which a call that notifies a node is taken for the reason of what a probe then finds."""
+
+
+@dataclass(slots=True)
+class _SeenTable:
+    """The newest version of a table that was seen, and the trace of what woke its jobs last; empty: nothing has.
+
+    `further`: that was another table that they read, and no iteration was queued since.
+    """
+
+    version: int
+    trace: str = ""
+    further: bool = False
+
+
+class NoticedCommits:
+    """The scheduler's thread calls it, but for `note_caller`, which any thread may call."""
+
+    def __init__(self, tracer: Tracer, clock: Clock) -> None:
+        self._tracer = tracer
+        self._clock = clock
+        self._tables: dict[ShardId, dict[str, _SeenTable]] = {}
+        self._lock = threading.Lock()
+        self._callers: OrderedDict[ShardId, tuple[str, float]] = OrderedDict()
+
+    def note_caller(self, shard: ShardId) -> None:
+        """Remember the current context as that of who has notified the shard."""
+        if not (trace := current_trace()):
+            return
+        with self._lock:
+            self._callers.pop(shard, None)
+            self._callers[shard] = trace, self._clock.monotonic_s()
+            if len(self._callers) > CALLERS_MAX:
+                self._callers.popitem(last=False)
+
+    def note_answer(self, event: ProbeAnswered) -> None:
+        """Record a notice of each table that has moved: the shard's own, and further ones that its jobs read."""
+        for uri, state in _states(event):
+            trace = self._note_state(event.shard, uri, state)
+            if uri != event.uri and trace and (own := self._tables[event.shard].get(event.uri)) is not None:
+                own.trace, own.further = trace, True
+
+    def _note_state(self, shard: ShardId, uri: str, state: ProbeState) -> str:
+        """Return the trace of a notice; empty if the table is as it was, or was not seen before."""
+        tables = self._tables.setdefault(shard, {})
+        if (known := tables.get(uri)) is None:
+            # It may have moved before it was seen here, as whoever has called says.
+            tables[uri] = _SeenTable(state.version, self._caller(shard, forget=True))
+            return ""
+        if state.version == known.version:
+            return ""
+        attributes: dict[str, Attribute] = {
+            "iscp.table": uri,
+            "iscp.version.from": known.version,
+            "iscp.version": state.version,
+        }
+        now_s = self._clock.now_s()
+        # The notice lasts from the commit on, as far as the clocks of node and storage agree.
+        start_s = state.since_s if 0 < state.since_s < now_s else now_s
+        caller = self._caller(shard, forget=True)
+        with self._tracer.span("iscp.notice", attributes, parent=caller, start_s=start_s) as span:
+            known.version, known.trace = state.version, span.trace
+            return span.trace
+
+    def traced(self, iteration: Iteration) -> Iteration:
+        """Return the iteration that is queued now, as a part of what led to it, if that is known."""
+        shard, trace = iteration.jobs[0].key.shard, ""
+        known = self._tables.get(shard, {}).get(iteration.table_uri)
+        if known is not None and iteration.purpose is Purpose.APPLY:
+            # Others are repeated, or due by time: the last commit is no reason for them.
+            if known.further or any(row.watermark.version < known.version for row in iteration.jobs):
+                trace = known.trace
+            known.further = False
+        if not trace and iteration.purpose is Purpose.APPLY:
+            trace = self._caller(shard, forget=False)  # who has jobs checked at once does not wait for a probe
+        return replace(iteration, trace=trace, submitted_at_s=self._clock.now_s())
+
+    def forget(self, shard: ShardId) -> None:
+        """Forget a shard that has stopped here."""
+        self._tables.pop(shard, None)
+        with self._lock:
+            self._callers.pop(shard, None)
+
+    def _caller(self, shard: ShardId, *, forget: bool) -> str:
+        with self._lock:
+            trace, at_s = self._callers.get(shard, ("", 0.0))
+            if forget:
+                self._callers.pop(shard, None)
+        return trace if trace and self._clock.monotonic_s() - at_s <= CALLER_S else ""
+
+
+def _states(event: ProbeAnswered) -> Iterator[tuple[str, ProbeState]]:
+    if event.state is not None:
+        yield event.uri, event.state
+    for further in event.further:
+        if further.state is not None:
+            yield further.uri, further.state
+
 
 log = logging.getLogger(__name__)
 
@@ -229,3 +351,72 @@ class Scheduler:
         if self._executor is None:
             raise InvariantBroken("the scheduler was not started")
         return self._executor
+
+
+NewNotices = Callable[[Callable[[str], None]], LogNotices]
+"""Makes notices; they call the function with the URI of a table that may have changed."""
+
+NoticeOrder = StartShard | UpdateShard | StopShard | StopAllShards
+
+
+class TableNotices:
+    """Follows the tables of the shards that run here, and no others. `notify` never waits.
+
+    Orders come on one thread, notices on another one. Invariant: a table is followed as long as a shard reads it.
+    """
+
+    def __init__(self, new_notices: NewNotices, notify: Callable[[ShardId], None]) -> None:
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._tables: dict[ShardId, frozenset[str]] = {}
+        self._shards: dict[str, set[ShardId]] = {}
+        self._notices = new_notices(self._hear)
+
+    def give(self, order: NoticeOrder) -> None:
+        """Take an order of shards; never waits."""
+        match order:
+            case StartShard(shard, _, jobs) | UpdateShard(shard, _, jobs):
+                self._take(shard, frozenset(_tables_of(jobs)))
+            case StopShard(shard):
+                self._take(shard, frozenset())
+            case StopAllShards():
+                for shard in list(self._tables):
+                    self._take(shard, frozenset())
+
+    def counters(self) -> Mapping[str, int]:
+        """Tables that are noticed at once, and those that could be and are not."""
+        return self._notices.counters()
+
+    def close(self) -> None:
+        self._notices.close()
+
+    def _take(self, shard: ShardId, tables: frozenset[str]) -> None:
+        before = self._tables.pop(shard, frozenset())
+        if tables:
+            self._tables[shard] = tables
+        with self._lock:
+            added = [uri for uri in tables - before if not self._shards.get(uri)]
+            for uri in tables - before:
+                self._shards.setdefault(uri, set()).add(shard)
+            for uri in before - tables:
+                self._shards[uri].discard(shard)
+            gone = [uri for uri in before - tables if not self._shards[uri]]
+            for uri in gone:
+                del self._shards[uri]
+        for uri in added:
+            self._notices.follow(uri)
+        for uri in gone:
+            self._notices.leave(uri)
+
+    def _hear(self, uri: str) -> None:
+        with self._lock:
+            shards = tuple(self._shards.get(uri, ()))
+        for shard in shards:
+            self._notify(shard)
+
+
+def _tables_of(jobs: Iterable[JobRow]) -> Iterable[str]:
+    for row in jobs:
+        if row.drop_at_s is None:
+            yield row.table_uri
+            yield from further_tables(row)

@@ -1,44 +1,56 @@
-"""The worker's side of a node: drives the worker machine, between the owner and the scheduler."""
+"""The worker's side of a node: drives the worker machine, between the owner and the scheduler.
+
+The owner's calls to a node, answered by this one.
+
+Have callers wait who have requested a comparison, until the node that runs the table has answered.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
-from iscp.coordination.protocol.effects import (
-    CheckElection,
-    HoldIterations,
-    SendToOwner,
-    StartShard,
-    StopAllShards,
-    StopShard,
-    UpdateShard,
-    WorkerEffect,
-)
 from iscp.coordination.protocol.events import (
+    CheckElection,
     ElectionChecked,
     FromOwner,
+    HoldIterations,
     LeaseEnded,
     LeaseRegained,
     Reports,
     Seen,
+    SendToOwner,
+    StartShard,
+    StopAllShards,
+    StopShard,
     Tick,
+    UpdateShard,
+    WorkerEffect,
     WorkerEvent,
 )
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, exact_seen
-from iscp.coordination.schedule.schedule_events import WorkerNews
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn, WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.job.report_validation import exact_entry, exact_report
-from iscp.core.values.errors import IscpError
+from iscp.core.api.api_requests import LogPage, LogQuery
+from iscp.core.api.api_views import EventView
+from iscp.core.job.iteration import JobMaintenance, exact_entry, exact_report
+from iscp.core.job.start_rule import VerifyReport, VerifyRequest
+from iscp.core.values.errors import IscpError, TimedOut, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.progress import RunProgress
 from iscp.core.values.untrusted_values import error_text, shown
-from iscp.ports.cluster import Election
+from iscp.ports.cluster import BuildAnswer, Election
+from iscp.ports.engine import NodeLog
 from iscp.ports.system import Clock
-from iscp.runtime.loop.inbox import Inbox, Turns
-from iscp.runtime.loop.subscriptions import Subscriptions
+from iscp.runtime.builds.builder_loop import BuildWorkerLoop
+from iscp.runtime.loop.inbox import Inbox, Subscriptions, Turns
+from iscp.runtime.worker.maintenance import Maintenance
+from iscp.runtime.worker.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
@@ -196,3 +208,126 @@ class WorkerLoop:
             log.warning("election.unreadable", extra={"error": str(error)})
             leader = None
         self._inbox.post(ElectionChecked(leader))
+
+
+ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether the caller of a comparison is still there."""
+
+
+class VerifyDesk:
+    """`send` brings an event to the scheduler of the node that runs the shard, and never waits; what that answers
+    comes back through `answer`, on any thread.
+    """
+
+    def __init__(self, send: Callable[[VerifyRequested | VerifyWithdrawn], None], clock: Clock) -> None:
+        self._send = send
+        self._clock = clock
+        self._waiting: dict[str, Future[VerifyReport]] = {}
+        self._lock = threading.Lock()
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        """Wait for the answer; given up, and the work with it, after `timeout_s` or when `alive` says so.
+
+        Raises TimedOut, Unavailable, and what the comparison has raised.
+        """
+        request = VerifyRequest(uuid.uuid4().hex, shard, job_id, repair)
+        future: Future[VerifyReport] = Future()
+        with self._lock:
+            self._waiting[request.verify_id] = future
+        try:
+            self._send(VerifyRequested(request))
+            return self._wait_for(future, timeout_s, alive)
+        finally:
+            with self._lock:
+                del self._waiting[request.verify_id]
+            if not future.done():
+                self._send(VerifyWithdrawn(shard, request.verify_id))
+
+    def answer(self, answer: VerifyAnswered) -> None:
+        with self._lock:
+            future = self._waiting.get(answer.verify_id)
+        if future is None or future.done():
+            return
+        if isinstance(answer.answer, VerifyReport):
+            future.set_result(answer.answer)
+        else:
+            future.set_exception(answer.answer)
+
+    def _wait_for(self, future: Future[VerifyReport], timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+        until_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            left_s = until_s - self._clock.monotonic_s()
+            try:
+                return future.result(max(0.0, min(left_s, ALIVE_LOOK_S)))
+            except TimeoutError:
+                # The answer came in the very moment in which the wait ended.
+                if future.done():
+                    continue
+            if left_s <= 0:
+                raise TimedOut(
+                    f"the comparison did not end within {timeout_s:.3g} s, and was given up",
+                    remedy="Allow more time. Whether a repair was committed says `iscp-admin job history`",
+                )
+            if not alive():
+                raise Unavailable("the comparison was given up: the node stops, or the caller is gone")
+
+
+class LocalCalls:
+    """The port `NodeCalls` on this node's scheduler.
+
+    `former_events` gives what it retains of all terms but the given ones, `counts` what the node's parts count.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        desk: VerifyDesk,
+        maintenance: Maintenance,
+        progress: Callable[[str], RunProgress | None],
+        node_log: NodeLog,
+        build_worker: BuildWorkerLoop,
+        former_events: Callable[[Sequence[int]], list[EventView]],
+        counts: Callable[[], dict[str, int]],
+    ) -> None:
+        self._scheduler = scheduler
+        self._desk = desk
+        self._maintenance = maintenance
+        self._progress = progress
+        self._node_log = node_log
+        self._build_worker = build_worker
+        self._former_events = former_events
+        self._counts = counts
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        self._scheduler.notify(shard, targets)
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        self._scheduler.interrupt(shard, job_id, spec_json)
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        return self._desk.verify(shard, job_id, repair, timeout_s, alive)
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        return self._build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
+
+    def maintenance(self, job_id: str) -> JobMaintenance:
+        return self._maintenance.figures(job_id)
+
+    def progress(self, job_id: str) -> RunProgress | None:
+        return self._progress(job_id)
+
+    def counters(self) -> dict[str, int]:
+        return self._counts()
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        return self._former_events(known)
+
+    def logs(self, query: LogQuery) -> LogPage:
+        return self._node_log.read(query)

@@ -15,9 +15,9 @@ from typing import Any
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.system.expendable_process import give_way
+from iscp.adapters.system.child_process import give_way
 from iscp.core.values.errors import IscpError, Unavailable
-from iscp.views.analysis.analysis_codec import shape_to_json
+from iscp.views.analysis.separate_analysis import shape_to_json
 from iscp.views.analysis.session_analysis import SessionAnalysis
 
 

@@ -1,41 +1,57 @@
-"""Have Spark analyze a query over named tables, without reading a row, and refuse one that no view can maintain."""
+"""Have Spark analyze a query over named tables, without reading a row, and refuse one that no view can maintain.
+
+Have Spark analyze a filter, without reading a row, and say why it does not take it.
+
+Check the names and types of the columns of a query's result: a table must be able to have them.
+
+Writes QUALIFY, which Spark does not have, as a filter above the SELECT that it belongs to.
+
+Text is put in and moved, and none is written again: what the query says of its columns and functions stays to the
+letter. The condition becomes one more column, which may use the other ones by their names, and is left out above:
+
+    SELECT a, b FROM t QUALIFY c   becomes   SELECT * EXCEPT (q) FROM (SELECT a, b, (c) AS q FROM t) WHERE q
+
+DISTINCT may stay where it is, as of all rows with the same columns those with the condition are one.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from sqlglot import Token, TokenType
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
 
 from iscp.adapters.delta.spark.spark_engine import session_of, settings_for, without_rules
 from iscp.adapters.delta.spark.spark_errors import spark_faults, spark_message
-from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
+from iscp.adapters.delta.spark.spark_frames import restrict_condition, restrict_query, run_nothing
 from iscp.adapters.system.late_imports import E, T
 from iscp.core.algebra.algebra import Opaque, Rel, TypedColumn
 from iscp.core.algebra.duck_text import translate
-from iscp.core.algebra.plan_explanation import statements_of
+from iscp.core.algebra.lookup_plan import statements_of
 from iscp.core.algebra.result_types import OTHER
-from iscp.core.query.query_plan import QueryShape, undecided_reason
-from iscp.core.query.range_query import NotRanged
-from iscp.core.sql.sql_bounds import too_deep
-from iscp.core.sql.sql_names import quoted
-from iscp.core.sql.sql_sizes import SIZE_MAX
+from iscp.core.algebra.stored_query import with_fields_as_columns
+from iscp.core.query.query_plan import NotRanged, QueryShape, undecided_reason
+from iscp.core.sql.sql_functions import SIZE_MAX, too_deep
+from iscp.core.sql.sql_names import RESERVED_PREFIX, quoted, reserved_names
+from iscp.core.values.column_identity import COLLATIONS
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import first_line
 from iscp.views.catalyst.algebra_reader import QueryAlgebra, ResultKeys, read_algebra
-from iscp.views.catalyst.catalyst import Catalyst
-from iscp.views.catalyst.jvm_classes import classes_of
-from iscp.views.catalyst.needed_columns import needed_columns
-from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, read_tree, stored_input
-from iscp.views.catalyst.special_times import special_time
-from iscp.views.catalyst.time_marks import VIEW_ZONE, TimeMarks, changing
-from iscp.views.changes.group_sums import GroupSums, find_group_sums, find_sums_at_top
+from iscp.views.catalyst.catalyst import Catalyst, classes_of
+from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, needed_columns, read_tree, stored_input
+from iscp.views.catalyst.time_marks import VIEW_ZONE, TimeMarks, changing, special_time
+from iscp.views.changes.group_changes import GroupSums, find_group_sums, find_sums_at_top
 from iscp.views.ranges.range_ways import find_ranged_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 # What these make of a plan suits one execution of it, and not another one over changed rows.
 _UNFIT_RULES = (
@@ -109,7 +125,7 @@ def algebra_of(query: AnalyzedQuery) -> Rel:
     if query.algebra.root.height > OPERATORS_NESTED_MAX:
         reason = f"more than {OPERATORS_NESTED_MAX} operators above each other"
     if not reason:
-        return query.algebra.root
+        return with_fields_as_columns(query.algebra.root)
     fields = [TypedColumn(number, each.name, OTHER) for number, each in enumerate(query.columns.fields)]
     return Opaque((), tuple(fields), "Query", reason)
 
@@ -304,3 +320,270 @@ def _nullable(schema: T.StructType) -> T.StructType:
     for each in schema.fields:
         each.nullable = True
     return schema
+
+
+AnalyzeCondition = Callable[[str, str], str]
+"""A function that returns why a condition (2nd) on rows of a schema (1st, JSON) is refused; empty: it is not. It raises
+InvalidRequest for a condition that reads more than the rows.
+"""
+
+
+def condition_analyzer(beside: SparkSession) -> AnalyzeCondition:
+    """Return a function that analyzes conditions in a session of its own; it runs no job."""
+    session = session_of(beside.newSession)
+    jvm: Any = session._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+
+    def analyze(schema_json: str, condition: str) -> str:
+        with spark_faults("analyze a condition"):
+            schema = T.StructType.fromJson(json.loads(schema_json))
+            rows = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
+            try:
+                restrict_condition(session, condition)
+                execution = rows.where(condition)._jdf.queryExecution()
+                execution.optimizedPlan()  # where constants are computed: what ends Spark ends it here, and not later
+                plan = execution.analyzed()
+            except E.AnalysisException as error:
+                return first_line(error)
+            except Py4JJavaError as error:
+                if STACK_FULL in str(error):
+                    raise too_deep("where") from error
+                raise
+            # The time and the user are taken for constants there, of each query again.
+            changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
+            by = special_time(session, condition, plan)
+            because = f", by {by}, of which Spark makes the time at which it reads the condition" if by else ""
+            return f"its outcome changes each time that it is evaluated{because}" if changing or by else ""
+
+    return analyze
+
+
+_SIGNS = " ,;{}()\n\t="
+"""Signs that no column of a table without mapped names has (Delta's own rule)."""
+
+_RESERVED = re.compile(rf"(?<!\w){RESERVED_PREFIX}\w*", re.IGNORECASE)
+_REMEDIES = (
+    (re.compile(r"void"), "Say of which type it is, as CAST(NULL AS STRING)"),
+    (re.compile(r"interval.*"), "Cast it to a text; or give what it is counted in, as timestampdiff(SECOND, …, …)"),
+    (re.compile(r"time\(\d\)"), "Cast it to a text"),
+    (re.compile(r"(geometry|geography).*"), "Give it as WKB, by st_asbinary(…)"),
+)
+"""Remedies for types that Delta Lake lacks, as Spark writes them."""
+
+
+def refuse_reserved_names(sql: str, field: str) -> None:
+    """Raise InvalidRequest for a query in which a name begins as those that a view's rows are given themselves.
+
+    Such a text is refused wherever it is: a column's name may come from a schema or a key that is one.
+    """
+    if found := _RESERVED.search(sql):
+        raise InvalidRequest(
+            f"has {found[0]}, and names that begin with {RESERVED_PREFIX} are those of columns that rows are given",
+            field=field,
+            remedy="Use another name",
+        )
+
+
+def refuse_columns(schema_json: str, field: str) -> None:
+    """Raise InvalidRequest for columns that a table cannot have. `schema_json` is the result's, as Spark writes it."""
+    seen: set[str] = set()
+    for column in json.loads(schema_json)["fields"]:
+        name = str(column["name"])
+        if name.lower() in seen:
+            raise InvalidRequest(
+                f"gives two columns the name {name!r}", field=field, remedy="Give one of them another, by AS"
+            )
+        if reserved_names([name]):
+            raise InvalidRequest(
+                f"gives a column the name {name!r}, which a table's changes have themselves",
+                field=field,
+                remedy="Give it another, by AS",
+            )
+        if any(sign in name for sign in _SIGNS):
+            raise InvalidRequest(
+                f"gives a column the name {name!r}, which a table cannot have", field=field, remedy="Name it, by AS"
+            )
+        _refuse_type(name, column, field)
+        seen.add(name.lower())
+
+
+def _refuse_type(name: str, column: Mapping[str, Any], field: str) -> None:
+    kinds = [*_types(column["type"])]
+    for kind in kinds:
+        for pattern, remedy in _REMEDIES:
+            if isinstance(kind, str) and pattern.fullmatch(kind):
+                raise InvalidRequest(
+                    f"gives the column {name!r} a value of the type {kind}, which a table cannot keep",
+                    field=field,
+                    remedy=remedy,
+                )
+    within = [each for kind in kinds if isinstance(kind, Mapping) for each in kind.get("fields", ())]
+    if any(COLLATIONS in each["metadata"] for each in (column, *within)):
+        raise InvalidRequest(
+            f"gives the column {name!r} a text with a collation, which a table cannot keep",
+            field=field,
+            remedy=f"Give it as {name} COLLATE UTF8_BINARY; conditions and groups may have collations",
+        )
+
+
+def _types(kind: Any) -> Iterator[Any]:
+    """Yield a type, as Spark writes it, and the types that it is made of."""
+    yield kind
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            for each in fields:
+                yield from _types(each["type"])
+        case {"type": "array", "elementType": element}:
+            yield from _types(element)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            yield from _types(key)
+            yield from _types(value)
+
+
+QUALIFIES_MAX = 16
+"""QUALIFYs in one query, for each of which the whole query is read; one with more is refused."""
+
+_COLUMN = "_iscp_qualify"
+_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE)
+_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
+_AFTER = frozenset(
+    {
+        TokenType.ORDER_BY,
+        TokenType.SORT_BY,
+        TokenType.CLUSTER_BY,
+        TokenType.DISTRIBUTE_BY,
+        TokenType.LIMIT,
+        TokenType.OFFSET,
+        TokenType.UNION,
+        TokenType.INTERSECT,
+        TokenType.EXCEPT,
+        TokenType.SEMICOLON,
+    }
+)
+"""Tokens that end a SELECT and follow its QUALIFY."""
+
+_COMPARING = frozenset(
+    {
+        TokenType.EQ,
+        TokenType.NEQ,
+        TokenType.NULLSAFE_EQ,
+        TokenType.GT,
+        TokenType.GTE,
+        TokenType.LT,
+        TokenType.LTE,
+        TokenType.PLUS,
+        TokenType.AND,
+        TokenType.OR,
+    }
+)
+_NAME_AFTER = _COMPARING | {
+    TokenType.SELECT,
+    TokenType.DISTINCT,
+    TokenType.ALIAS,
+    TokenType.DOT,
+    TokenType.FROM,
+    TokenType.JOIN,
+    TokenType.COMMA,
+    TokenType.L_PAREN,
+    TokenType.WHERE,
+    TokenType.ON,
+    TokenType.GROUP_BY,
+    TokenType.HAVING,
+    TokenType.ORDER_BY,
+    TokenType.NOT,
+}
+_NAME_BEFORE = (_AFTER | _COMPARING) | {
+    *_CLOSING,
+    TokenType.DOT,
+    TokenType.COMMA,
+    TokenType.JOIN,
+    TokenType.ON,
+    TokenType.USING,
+    TokenType.WHERE,
+    TokenType.GROUP_BY,
+    TokenType.HAVING,
+    TokenType.WINDOW,
+    TokenType.IS,
+    TokenType.IN,
+    TokenType.BETWEEN,
+}
+"""Tokens between which `qualify` is a name, and no keyword."""
+
+
+def without_qualify(sql: str) -> str:
+    """Return the query without QUALIFY; a query that has none stays as it is. Raises InvalidRequest of `sql`."""
+    for _ in range(QUALIFIES_MAX + 1):
+        try:
+            tokens = Spark().tokenize(sql)
+        except SqlglotError:
+            return sql  # what it is that cannot be read is for Spark to say
+        place = _last_keyword(tokens)
+        if place is None:
+            return sql
+        sql = _rewritten(sql, tokens, place)
+    raise InvalidRequest(
+        f"has more than {QUALIFIES_MAX} QUALIFYs", field="sql", remedy="Filter in a query around the window functions"
+    )
+
+
+def _last_keyword(tokens: list[Token]) -> int | None:
+    """Return the place of the last QUALIFY, or None; one within another's condition comes after it."""
+    for place in range(len(tokens) - 1, 0, -1):
+        if tokens[place].token_type is not TokenType.QUALIFY or tokens[place - 1].token_type in _NAME_AFTER:
+            continue
+        if place + 1 < len(tokens) and tokens[place + 1].token_type not in _NAME_BEFORE:
+            return place
+    return None
+
+
+def _rewritten(sql: str, tokens: list[Token], place: int) -> str:
+    select, source = _head(sql, tokens, place)
+    window, end = _tail(tokens, place)
+    first, last = tokens[place + 1], tokens[window - 1]
+    condition = sql[first.start : last.end + 1]
+    named = f" {sql[tokens[window].start : tokens[end - 1].end + 1]}" if window < end else ""
+    after = tokens[end - 1].end + 1
+    return (
+        f"{sql[: select.start]}SELECT * EXCEPT ({_COLUMN}) FROM ({sql[select.start : source.start]}"
+        f", ({condition}\n) AS {_COLUMN} {sql[source.start : tokens[place].start].rstrip(' ')}{named}\n)"
+        f" WHERE {_COLUMN}{sql[after:]}"
+    )
+
+
+def _head(sql: str, tokens: list[Token], place: int) -> tuple[Token, Token]:
+    """Return the SELECT and the FROM of the query that this QUALIFY belongs to. Raises InvalidRequest."""
+    depth, source = 0, None
+    for at in range(place - 1, -1, -1):
+        token = tokens[at]
+        depth += (token.token_type in _CLOSING) - (token.token_type in _OPENING)
+        if depth < 0:
+            break
+        if depth == 0 and token.token_type is TokenType.FROM and not _compares(tokens, at):
+            source = token
+        if depth == 0 and token.token_type is TokenType.SELECT:
+            if source is None:
+                break
+            return token, source
+    line = sql[: tokens[place].start].count("\n") + 1
+    raise InvalidRequest(
+        f"has a QUALIFY in line {line} that belongs to no SELECT … FROM", field="sql", remedy="Correct the query"
+    )
+
+
+def _compares(tokens: list[Token], at: int) -> bool:
+    """Return whether this FROM is part of IS [NOT] DISTINCT FROM."""
+    before = [each.token_type for each in tokens[max(0, at - 2) : at]]
+    return before[-1:] == [TokenType.DISTINCT] and before[0] in (TokenType.IS, TokenType.NOT)
+
+
+def _tail(tokens: list[Token], place: int) -> tuple[int, int]:
+    """Return the end of the condition, and of a WINDOW clause that follows it, as indexes after the last token."""
+    depth, window = 0, None
+    for at in range(place + 1, len(tokens)):
+        kind = tokens[at].token_type
+        depth += (kind in _OPENING) - (kind in _CLOSING)
+        if depth < 0 or (depth == 0 and kind in _AFTER):
+            return (at if window is None else window), at
+        if depth == 0 and kind is TokenType.WINDOW and window is None:
+            window = at
+    return (len(tokens) if window is None else window), len(tokens)

@@ -3,6 +3,8 @@
 Spark computes what is constant while it analyzes and optimizes, as `repeat('a', 2000000000)`; and what it takes to plan
 a query may double with each of its levels. No list of such queries is complete, so that what bounds them all is the
 process: its memory, and a time.
+
+Write an analyzed query as data that goes from one process to another, and read it without trusting it.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import os
 import shlex
 import threading
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
-from iscp.adapters.delta.spark.jvm_launch import SparkSettings
-from iscp.adapters.delta.spark.jvm_log import relay_output
-from iscp.adapters.system.expendable_process import POLL_S, ExpendableProcess, ProcessEndedError
-from iscp.core.query.query_plan import QueryShape
+from pydantic import TypeAdapter
+
+from iscp.adapters.delta.spark.jvm_launch import SparkSettings, relay_output
+from iscp.adapters.system.child_process import POLL_S, ExpendableProcess, ProcessEndedError
+from iscp.core.query.query_plan import Operator, QueryShape
 from iscp.core.settings.config import S3Config
 from iscp.core.values.errors import (
     Canceled,
@@ -31,8 +34,85 @@ from iscp.core.values.errors import (
     TemporaryError,
     TimedOut,
 )
-from iscp.ports.access.callers import still_wanted
-from iscp.views.analysis.analysis_codec import shape_from_json
+from iscp.ports.admin import still_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _FlatShape:
+    """A QueryShape whose operators have no others in them.
+
+    Each stands behind those that it is made of, whose places `inputs` and `subqueries` have. A tree would be as deep in
+    JSON as the query is.
+    """
+
+    operators: tuple[Operator, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    subqueries: tuple[tuple[int, ...], ...]
+    root: int
+    stored: int | None
+    schema_json: str
+    named: frozenset[str]
+    by_group: bool
+    whole: Mapping[str, str]
+    undecided: str
+    by_spark: tuple[str, ...]
+    statements: tuple[str, ...]
+
+
+_FLAT = TypeAdapter(_FlatShape)
+
+
+def shape_to_json(shape: QueryShape) -> bytes:
+    trees = [shape.root] if shape.stored is None else [shape.root, shape.stored]
+    # Parents come before their children there.
+    operators = [each for tree in reversed(trees) for _, each in reversed([*tree.walk()])]
+    places = {id(each): place for place, each in reversed([*enumerate(operators)])}
+    return _FLAT.dump_json(
+        _FlatShape(
+            tuple(replace(each, inputs=(), subqueries=()) for each in operators),
+            tuple(tuple(places[id(one)] for one in each.inputs) for each in operators),
+            tuple(tuple(places[id(one)] for one in each.subqueries) for each in operators),
+            places[id(shape.root)],
+            None if shape.stored is None else places[id(shape.stored)],
+            shape.schema_json,
+            shape.named,
+            shape.by_group,
+            shape.whole,
+            shape.undecided,
+            shape.by_spark,
+            shape.statements,
+        )
+    )
+
+
+def shape_from_json(content: bytes) -> QueryShape:
+    """Return the shape that JSON describes; raise ValueError if it describes none."""
+    flat = _FLAT.validate_json(content)
+    made: list[Operator] = []
+    try:
+        for operator, inputs, subqueries in zip(flat.operators, flat.inputs, flat.subqueries, strict=True):
+            made.append(
+                replace(
+                    operator,
+                    inputs=tuple(made[place] for place in inputs),
+                    subqueries=tuple(made[place] for place in subqueries),
+                )
+            )
+        root, stored = made[flat.root], None if flat.stored is None else made[flat.stored]
+    except IndexError as error:
+        raise ValueError("names an operator that is not there") from error
+    return QueryShape(
+        root,
+        flat.schema_json,
+        flat.named,
+        stored,
+        flat.by_group,
+        flat.whole,
+        flat.undecided,
+        flat.by_spark,
+        flat.statements,
+    )
+
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.rows.column_kinds import comparable, is_one_of, whole_types
+from iscp.adapters.delta.rows.net_changes import comparable, is_one_of, whole_types
 from iscp.adapters.system.late_imports import F, T, column_of_java
-from iscp.core.algebra.stored_sums import number_names
+from iscp.core.algebra.change_plan import number_names
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.totals import AggregateKind, Total
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan

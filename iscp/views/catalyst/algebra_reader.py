@@ -79,6 +79,7 @@ _CONDITIONS = frozenset(
     }
 )
 _RANKED = frozenset({"RowNumber", "Rank", "DenseRank", "PercentRank", "CumeDist"})
+_NAME_AND_VALUE = 2
 _GROUP_NUMBER = "gid"
 """The name that Spark gives the number of a copy of rows, where it counts several columns' different values."""
 
@@ -154,6 +155,7 @@ class _AlgebraReader:
         self._padded: dict[int, bool] = {}
         self._operators = count()
         self._copies: set[int] = set()
+        self._row_numbers: frozenset[int] = frozenset()
         self._depth = 0
         self._readers: dict[str, Callable[[Expression, str], Expr]] = {
             "Alias": self._alias,
@@ -170,6 +172,8 @@ class _AlgebraReader:
             "Like": lambda each, kind: self._of(each, kind, (_text(each.escapeChar()),)),
             "Round": self._rounded,
             "ExactAggregate": self._exact,
+            "MaxBy": self._by_number,
+            "MinBy": self._by_number,
             "First": self._picked,
             "Last": self._picked,
             "NthValue": self._nth,
@@ -181,6 +185,7 @@ class _AlgebraReader:
             "StringLocate": self._located,
             "Md5": lambda each, kind: self._digest(each.child(), kind, "Md5"),
             "Sha2": self._sha2,
+            "GetStructField": self._struct_field,
             "NTile": lambda each, kind: Expr("NTile", (), kind, (self._whole(each.buckets()),)),
         }
 
@@ -315,7 +320,10 @@ class _AlgebraReader:
     def _read_window(self, node: PlanNode, number: int) -> Rel:
         inputs, plan = self._inputs(node), node.plan
         partition, order = self._keys(plan.partitionSpec()), self._expressions(plan.orderSpec())
-        return Windowed(inputs, self._expressions(plan.windowExpressions()), partition, order, number=number)
+        self._row_numbers = _row_numbers(inputs[0], partition)
+        items = self._expressions(plan.windowExpressions())
+        self._row_numbers = frozenset()
+        return Windowed(inputs, items, partition, order, number=number)
 
     def _read_constants(self, node: PlanNode, number: int) -> Rel:
         plan = node.plan
@@ -377,6 +385,13 @@ class _AlgebraReader:
         if self._padded[field.id]:
             return Expr("Opaque", (), field.type, ("AttributeReference", "a text of CHAR(n) or VARCHAR(n)"))
         return field.value
+
+    def _struct_field(self, expression: Expression, kind: str) -> Expr:
+        """Return a field of a struct; the type of a text of CHAR(n) stands in the field's own description."""
+        field = expression.childSchema().fields()[int(expression.ordinal())]
+        if _CHAR_MARK in str(field.metadata().json()):
+            raise _OpaqueError("a text of CHAR(n) or VARCHAR(n)")
+        return Expr("StructField", (self.expression(expression.child()),), kind, (str(field.name()),))
 
     def _alias(self, expression: Expression, kind: str) -> Expr:
         return Expr(
@@ -497,6 +512,27 @@ class _AlgebraReader:
             _class_of(expression), (self.expression(expression.child()),), kind, (bool(expression.ignoreNulls()),)
         )
 
+    def _by_number(self, expression: Expression, kind: str) -> Expr:
+        """Return a value in the first or last row, by a number that no two rows of a partition share: so ties of
+        ranges are broken.
+        """
+        value, by = self._catalyst.children(expression)
+        if _class_of(by) == "If":
+            condition, by, other = self._catalyst.children(by)
+            if _class_of(other) != "Literal" or other.value() is not None:
+                raise _OpaqueError("another order than by a row's number")
+            counted = [self.expression(condition)]
+        else:
+            counted = []
+        if _class_of(by) == "CreateNamedStruct" and int(by.children().size()) == _NAME_AND_VALUE:
+            _, by = self._catalyst.children(by)
+        number = self.expression(by)
+        if number.op != "Column" or number.column.id not in self._row_numbers:
+            raise _OpaqueError("another order than by a row's number")
+        if counted:
+            number = Expr("If", (*counted, number, Expr("Literal", (), number.type, (None,))), number.type)
+        return Expr(_class_of(expression), (self.expression(value), number), kind)
+
     def _nth(self, expression: Expression, kind: str) -> Expr:
         info = self._whole(expression.offset()), bool(expression.ignoreNulls())
         return Expr("NthValue", (self.expression(expression.input()),), kind, info)
@@ -529,6 +565,14 @@ class _AlgebraReader:
         if found.op != "Literal" or found.type not in DIGITS or not isinstance(found.info[0], str):
             raise _OpaqueError("a number that is no constant")
         return sign * int(found.info[0])
+
+
+def _row_numbers(rows: Rel, partition: tuple[Expr, ...]) -> frozenset[int]:
+    """Return the columns that number the rows of each of these partitions."""
+    if not isinstance(rows, Windowed) or rows.partition != partition:
+        return frozenset()
+    numbered = (each for each in rows.items if each.args[0].op == "WindowExpression")
+    return frozenset(each.column.id for each in numbered if each.args[0].args[0].op == "RowNumber")
 
 
 def _interval(expression: Expression) -> int:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, parts_of
-from iscp.adapters.delta.rows.net_changes import fits_arrow
-from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, utf8_rows
+from iscp.adapters.delta.rows.net_changes import comparable, fits_arrow, is_collated, parts_of
+from iscp.adapters.delta.spark.spark_frames import arrow_of_frame, frame_of_arrow, utf8_rows
 from iscp.adapters.system.late_imports import F, T
 from iscp.core.algebra.algebra import TableRows
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT

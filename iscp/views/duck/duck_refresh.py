@@ -1,34 +1,145 @@
 """Compute the changes of a view's rows in this process, by DuckDB, from the plan that the algebra gives of them.
 
 All that may fail does so before anything is written: a refresh that has no result here is left to Spark.
+
+The tables of a view in one refresh, read without Spark: what changed, rows of some keys, and small tables whole.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.delta.rows.net_changes import arrow_schema
+from iscp.adapters.delta.rows.net_changes import arrow_schema, weights_of
 from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError
 from iscp.adapters.system.late_imports import T
-from iscp.core.algebra.algebra import UNNUMBERED, Group, Limit, Rel, Table, TypedColumn, Windowed
-from iscp.core.algebra.change_plan import ChangePlan, SummedRows
+from iscp.core.algebra.algebra import (
+    CLOCK,
+    CLOCK_TYPES,
+    UNNUMBERED,
+    Group,
+    Limit,
+    Rel,
+    Table,
+    TableRows,
+    TypedColumn,
+    Windowed,
+)
+from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows
 from iscp.core.algebra.duck_text import leaf_name, translate
-from iscp.core.algebra.kept_input import KeptInput, KeptRows, plan_kept_rows
 from iscp.core.algebra.key_reduction import UnplannedError
-from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, WholeTableError
-from iscp.core.algebra.stored_sums import GROUP_ROWS
-from iscp.core.rows.netting import Op
+from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
+from iscp.core.algebra.stored_query import KeptInput, KeptRows, plan_kept_rows
+from iscp.core.rows.differences import Op
 from iscp.core.sql.sql_names import OP, WEIGHT
+from iscp.ports.source import ChangeSource
 from iscp.views.changes.group_changes import KeyRows, with_op
-from iscp.views.duck.view_tables import ViewTables
-from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX
+from iscp.views.changes.signed_rows import Instants
+from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Part, Spans, count_read, measured_as, reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+LOOKED_UP_ROWS_MAX = 500_000
+"""Rows of a table that are looked up for a refresh without Spark; a refresh that needs more is left to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTables:
+    """The tables by their names in the query. `columns` are those of each that the query reads, at least one.
+
+    `instants` are the times before and after; `clock_types` the types of the values that the query has of them. `stack`
+    releases what is read.
+    """
+
+    session: SparkSession
+    source: ChangeSource
+    uris: Mapping[str, str]
+    spans: Spans
+    columns: Mapping[str, Sequence[str]]
+    stack: ExitStack
+    instants: Instants
+    clock_types: frozenset[str]
+
+    @property
+    def changed(self) -> list[str]:
+        """Return the names of the tables that have changed, the time too if the query has another value of it."""
+        found = [name for name, uri in self.uris.items() if self.spans.by_uri[uri].changes_data]
+        if not self.clock_types:
+            return found
+        old, new = (clock_row(each).select([*self.clock_types]) for each in (self.instants.old_s, self.instants.new_s))
+        return found if old.equals(new) else [*found, CLOCK]
+
+    def rows(self, leaf: Table, bytes_max: int) -> pa.Table:
+        """Return the rows that a leaf stands for; all rows only of a table of so many bytes. Raises
+        NotComputedError.
+        """
+        if leaf.at is TableRows.CHANGES:
+            return self._changes(leaf.name)
+        if leaf.name == CLOCK:
+            return clock_row(self.instants.at(leaf.at))
+        uri, columns = self.uris[leaf.name], self.columns[leaf.name]
+        rows = self.source.all_rows(uri, self._version(leaf), columns, bytes_max)
+        if rows is None:
+            raise NotComputedError(f"all rows of {leaf.name} are read by Spark alone")
+        return rows
+
+    def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
+        """Return the rows of a step, whose keys are computed. Raises NotComputedError."""
+        source = step.source
+        by = pa.table({own: keys[key] for own, key in step.pairs})
+        uri, columns = self.uris[source.name], self.columns[source.name]
+        rows = self.source.rows_with(uri, self._version(source), by, columns, LOOKED_UP_ROWS_MAX)
+        if rows is None:
+            raise NotComputedError(f"the rows of {source.name} are too many, or read by Spark alone")
+        return rows
+
+    def _version(self, leaf: Table) -> int:
+        span = self.spans.by_uri[self.uris[leaf.name]]
+        return span.from_version if leaf.at is TableRows.OLD else span.to.version
+
+    @measured_as(Part.CHANGES)
+    def _changes(self, name: str) -> pa.Table:
+        """Return the changed rows with WEIGHT."""
+        if name not in self.uris:
+            raise NotComputedError("the time has no rows that change")
+        uri, columns = self.uris[name], [*self.columns[name]]
+        read = reading(self.session, self.source, uri, self.spans.by_uri[uri], columns, 1)
+        rows = self.stack.enter_context(read).table
+        if rows is None or len(rows) > CHANGED_ROWS_MAX:
+            raise NotComputedError(f"the changes of {name} are too many, or read by Spark alone")
+        count_read(len(rows))
+        return rows.select(columns).append_column(WEIGHT, weights_of(rows))
+
+
+def clock_row(at_s: float) -> pa.Table:
+    """Return the time as a table has it: one row, of Unix seconds to the millisecond."""
+    at = pa.array([round(at_s * 1000)], pa.timestamp("ms", "UTC"))
+    values = {"timestamp": at, "timestamp_ntz": at.cast(pa.timestamp("ms")), "date": at.cast(pa.date32())}
+    return pa.table({kind: values[kind] for kind in CLOCK_TYPES})
+
+
+def columns_read(root: Rel, schemas: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the columns of each table that a query reads, and the fields of structs by their paths; `schemas` has the
+    columns that there are, in their order.
+    """
+    needed: dict[str, set[str]] = {}
+    for each in (table for table in root.tables() if table.name in schemas):
+        needed.setdefault(each.name, set()).update(column.name for column in each.fields)
+    found: dict[str, list[str]] = {}
+    for name, few in needed.items():
+        own = [each for each in schemas[name] if each in few]
+        found[name] = [*own, *sorted(few.difference(own))] or [*schemas[name][:1]]
+    return found
+
 
 R = TypeVar("R")
 
@@ -37,8 +148,8 @@ READ_WHOLE_BYTES = (1024**2, 32 * 1024**2)
 first limit and by the last one, the first that there is is taken."""
 
 DIFFERENCE_BYTES_MAX = 4 * 1024**2
-"""Bytes of the files of all tables of a view up to which all of its rows are computed, and only the difference is
-written."""
+"""Bytes of the files of all tables of a view up to which all of its rows are computed, and of its target up to which
+only the difference is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,176 @@
-"""The knowledge that a node caches of a view between its refreshes; all of it can be found out again."""
+"""The knowledge that a node caches of a view between its refreshes; all of it can be found out again.
+
+The plans by Spark of views that were refreshed lately: their queries, and their tables as they were then.
+
+A refresh begins where the last one ended, at the same versions of the tables. To open one of them again, and to analyze
+the query again, takes as long as all the rest of a small refresh.
+
+The notes that are stored beside a view's rows, for processes that have not seen the view.
+
+They are the view's query as Spark has read it once, and what former refreshes took. Nothing depends on either: without
+the first Spark analyzes the query again, without the second a refresh knows of no former ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from iscp.core.algebra.stored_query import StoredQuery
-from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
+from iscp.adapters.delta.spark.spark_engine import heap_share_of
+from iscp.core.algebra.duck_text import translate
+from iscp.core.algebra.stored_query import (
+    QUERY_BYTES_MAX,
+    KeptInput,
+    QueryOrigin,
+    StoredQuery,
+    query_from_json,
+    query_to_json,
+)
+from iscp.core.query.refresh_choice import (
+    DifferenceTrials,
+    RefreshSample,
+    refreshes_from_json,
+    refreshes_to_json,
+    with_sample,
+)
+from iscp.core.sql.sql_functions import TimeDependence, next_refresh_at_s
+from iscp.core.values.errors import StorageError
 from iscp.core.values.watermark import SourceMark
+from iscp.ports.sink import TargetNotes
 from iscp.ports.source import ChangeSource, SourceRange
-from iscp.views.refresh.agreed_end import Agreement
-from iscp.views.refresh.view_notes import QueryNote, RefreshNote
+from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, analyze_query, depth_of_stored
+from iscp.views.catalyst.catalyst import Catalyst, Plan
+from iscp.views.refresh.table_spans import Agreement, Part, measured_as
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+
+log = logging.getLogger(__name__)
+
+QUERY_NOTE, REFRESH_NOTE = "query", "refreshes"
+"""The names of the notes in the target's directory."""
+
+REFRESHES_BYTES_MAX = 64 * 1024
+"""Bytes that are read of what former refreshes took; a larger file was written by somebody else."""
+
+
+@measured_as(Part.PLAN)
+def read_query(query: AnalyzedQuery) -> StoredQuery:
+    """Return an analyzed query as it is stored; without its algebra if something in it is computed by Spark alone."""
+    root = algebra_of(query)
+    if translate(root).gaps:
+        return StoredQuery()
+    if StoredQuery(root).clock_types:  # what is stored of a query would be of one time
+        return StoredQuery(root)
+    above = depth_of_stored(query)
+    kept = None if above is None else KeptInput(root, above, query.sums is not None)
+    return StoredQuery(root, kept if kept is not None and kept.is_sound else None)
+
+
+class ViewNote:
+    """A note of one view. Not safe for threads, as all of a view's memory. `notes` are those of its target."""
+
+    def __init__(self, notes: TargetNotes, name: str, bytes_max: int) -> None:
+        self._notes, self._name, self._bytes_max = notes, name, bytes_max
+        self._content: bytes | None = None
+        self._reported = False
+
+    def read(self) -> bytes:
+        """Return the content of the note, empty if it cannot be had."""
+        try:
+            self._content = self._notes.read_note(self._name, self._bytes_max) or b""
+        except StorageError as error:
+            self._report(error)
+            self._content = b""
+        return self._content
+
+    def store(self, content: bytes) -> None:
+        """Store the content, unless it is there already; a fault is logged once, and harms nobody."""
+        if content == (self.read() if self._content is None else self._content):
+            return
+        try:
+            self._notes.write_note(self._name, content)
+            self._content = content
+        except StorageError as error:
+            self._report(error)
+
+    def _report(self, error: StorageError) -> None:
+        if not self._reported:
+            log.warning("view.note_unstored", extra={"note": self._name, "error": str(error)})
+            self._reported = True
+
+
+class QueryNote:
+    """The stored query of one view.
+
+    The file follows from the query, the schemas of its tables and the versions of the programs alone. So it does not
+    matter who has written it last. `origin` has no schemas, which are given with each call.
+    """
+
+    def __init__(self, notes: TargetNotes, origin: QueryOrigin) -> None:
+        self._note, self._own = ViewNote(notes, QUERY_NOTE, QUERY_BYTES_MAX), origin
+        self._found: tuple[StoredQuery, QueryOrigin] | None = None
+
+    def read(self, schemas: Mapping[str, str]) -> StoredQuery | None:
+        """Return the query over tables of these schemas, as their logs have them, or None if Spark has to read it."""
+        return query_from_json(self._note.read(), self._origin(schemas))
+
+    def learn(self, query: StoredQuery, schemas: Mapping[str, str]) -> None:
+        """Take the query that was read over tables of these schemas, to be stored once a refresh has succeeded."""
+        self._found = query, self._origin(schemas)
+
+    def store(self) -> None:
+        """Store what was learned last."""
+        if self._found is not None:
+            content, self._found = query_to_json(*self._found), None
+            if content is not None:
+                self._note.store(content)
+
+    def _origin(self, schemas: Mapping[str, str]) -> QueryOrigin:
+        return replace(self._own, schemas=schemas)
+
+
+class RefreshNote:
+    """The record of former refreshes of one view, of whichever process: how long they took, and whether recomputations
+    found few rows that differ.
+    """
+
+    def __init__(self, notes: TargetNotes) -> None:
+        self._note = ViewNote(notes, REFRESH_NOTE, REFRESHES_BYTES_MAX)
+        self._known: tuple[tuple[RefreshSample, ...], DifferenceTrials] | None = None
+        self._is_stored = True
+
+    @property
+    def samples(self) -> tuple[RefreshSample, ...]:
+        return self._read()[0]
+
+    @property
+    def trials(self) -> DifferenceTrials:
+        return self._read()[1]
+
+    def remember(self, sample: RefreshSample) -> None:
+        self._known, self._is_stored = (with_sample(self.samples, sample), self.trials), False
+
+    def learn_difference(self, *, found: bool) -> None:
+        self._known, self._is_stored = (self.samples, self.trials.after(found=found)), False
+
+    def store(self) -> None:
+        """Store what was remembered since; of processes that do so at once the last one's counts."""
+        if not self._is_stored:
+            self._is_stored = True
+            self._note.store(refreshes_to_json(self.samples, self.trials))
+
+    def _read(self) -> tuple[tuple[RefreshSample, ...], DifferenceTrials]:
+        if self._known is None:
+            self._known = refreshes_from_json(self._note.read())
+        return self._known
+
 
 SERVED_LEAST = 3
 """Refreshes that stored groups have to serve, on average, to be written again where they are of other versions: they
@@ -81,3 +241,85 @@ class ViewMemory:
     def learn(self, query: StoredQuery | None) -> None:
         """Take the view's query; None: the tables' columns may be others, and it has to be read again."""
         self._query = query
+
+
+RECENT_VIEWS_MAX = 64
+"""Views of a node whose plans are cached in the JVM; those of the longest unrefreshed are dropped, and made again."""
+
+HEAP_SHARE_MAX = 0.75
+"""The share of the JVM's space for objects that live long: where more stays in use, half of the views, the longest
+unrefreshed, are dropped. A JVM without memory ends, and all jobs of the node with it.
+"""
+
+COLLECTIONS = 12
+"""Full collections after each of which so much is in use: one may lie in the middle of a large query, and after each
+those rows that were broadcast since the one before are still there, as Spark frees them afterwards.
+"""
+
+TablePlace = tuple[str, str, int, float]
+"""The URI and id of a table, its version, and when that was committed, which differs if the log was recreated."""
+
+
+@dataclass
+class RecentView:
+    """One view. Not safe for threads: a job is in one iteration at a time. Plans are those of one JVM."""
+
+    context: SparkContext | None = None
+    _asked: tuple[str, Mapping[str, str]] = ("", {})
+    _query: AnalyzedQuery | None = None
+    _opened: OrderedDict[TablePlace, Plan] = field(default_factory=OrderedDict)
+
+    def analyze(self, session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
+        """Return the query as `analyze_query` does, or as it was analyzed before."""
+        self._follow(session)
+        if self._query is None or self._asked != (sql, schemas):
+            self._query, self._asked = analyze_query(session, sql, schemas), (sql, schemas)
+        return replace(self._query, catalyst=Catalyst(session))
+
+    def open(
+        self, session: SparkSession, where: TablePlace, load: Callable[[], DataFrame], cached_max: int
+    ) -> DataFrame:
+        """Return the table's rows; the last `cached_max` tables are remembered."""
+        self._follow(session)
+        catalyst = Catalyst(session)
+        plan = self._opened.pop(where, None) or catalyst.plan_of(load())
+        self._opened[where] = plan
+        while len(self._opened) > cached_max:
+            self._opened.popitem(last=False)
+        return catalyst.frame(plan)
+
+    def _follow(self, session: SparkSession) -> None:
+        if self.context is not session.sparkContext:
+            self.context, self._query = session.sparkContext, None
+            self._opened.clear()
+
+
+class RecentViews:
+    """The recent views of one node; safe for threads. `heap_share` gives the share of the JVM's heap in use."""
+
+    def __init__(self, heap_share: Callable[[SparkContext], float] = heap_share_of) -> None:
+        self._heap_share = heap_share
+        self._views: OrderedDict[Hashable, RecentView] = OrderedDict()
+        self._shares = deque[float](maxlen=COLLECTIONS)
+        self._lock = threading.Lock()
+
+    def of(self, name: Hashable) -> RecentView:
+        with self._lock:
+            view = self._views.pop(name, None) or RecentView()
+            cached_max = RECENT_VIEWS_MAX - 1
+            if view.context is not None and self._is_full(view.context):
+                cached_max = len(self._views) // 2
+            while len(self._views) > cached_max:
+                self._views.popitem(last=False)
+            self._views[name] = view
+            return view
+
+    def _is_full(self, context: SparkContext) -> bool:
+        """Return whether the heap was full since views were dropped last: until the JVM collects they are in use."""
+        share = self._heap_share(context)
+        if not self._shares or self._shares[-1] != share:
+            self._shares.append(share)
+        if len(self._shares) < COLLECTIONS or min(self._shares) < HEAP_SHARE_MAX:
+            return False
+        self._shares.clear()
+        return True

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bare_cluster import BareCluster
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.settings.config import GatewayConfig
 from tests.fakes.attacked_node import AttackedNode
 

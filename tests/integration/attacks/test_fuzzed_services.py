@@ -11,7 +11,7 @@ import grpc
 import pytest
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.node.node_client import describe
+from iscp.adapters.grpc.node.owner_streams import describe
 from iscp.bootstrap.configuration.settings import load_settings
 from tests.e2e.harness import NODE_ID, Cluster
 from tests.fakes.attacked_node import INSIDES, AttackedNode, play

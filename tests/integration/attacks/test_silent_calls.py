@@ -13,12 +13,12 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.health_listener import HealthListener
-from iscp.adapters.grpc.node.node_client import describe
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.grpc.admin.forwarding import HealthListener
+from iscp.adapters.grpc.node.owner_streams import describe
+from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.settings.config import WaitBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.streams import NodeUnderTest

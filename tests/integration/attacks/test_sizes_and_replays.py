@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from iscp.adapters.grpc.channel.call_metadata import Meant
-from iscp.adapters.grpc.node.framing import FRAME_BYTES_MAX
-from iscp.adapters.grpc.node.node_client import describe
-from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX
+from iscp.adapters.grpc.node.node_server import FRAME_BYTES_MAX
+from iscp.adapters.grpc.node.owner_streams import describe
+from iscp.adapters.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.client.admin_client import Client
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.wire.v1 import admin_pb2 as pb
@@ -130,9 +130,7 @@ def test_who_speaks_as_an_owner_that_is_not_takes_no_shard_away(attacked: Attack
 
 
 def test_parts_of_a_message_without_an_end_are_dropped(attacked: AttackedNode) -> None:
-    """They are bounded by what one message may have (tests/unit/adapters/grpc/node/test_framing.py); and go with the
-    stream.
-    """
+    """They are bounded by what one message may have (`test_node_server_framing.py`), and go with the stream."""
     before_mib = attacked.memory_mib
     meant = Meant(attacked.cluster, attacked.node_id, attacked.epoch, "stranger").to_metadata()
     parts = (node_pb.Frame(part=bytes(FRAME_BYTES_MAX - 16)) for _ in range(64))

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
 from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed, Conflict, Cursor, InvalidRequest
-from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
+from iscp.changefeed.etcd.locks import EtcdFeedCursors
 from iscp.core.values.errors import ConfigurationError
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 

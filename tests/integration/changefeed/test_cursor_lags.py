@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import DEFAULT_PREFIX, Keys
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Cursor
-from iscp.changefeed.client.cursor_lags import CursorLags, cursor_lag_s
+from iscp.changefeed.client.reader import CursorLags, cursor_lag_s
 from iscp.core.values.errors import ConfigurationError
 
 from .conftest import row

@@ -16,10 +16,9 @@ from iscp import changefeed
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
-from iscp.changefeed.client.connect import compose
+from iscp.changefeed.client.changefeed import compose
 from iscp.changefeed.model.lock_queue import QueueLimits
-from iscp.changefeed.table.feed_purge import SHARDS_PER_TEXT, purge_files
-from iscp.changefeed.table.feed_table import FeedTable
+from iscp.changefeed.table.feed_table import SHARDS_PER_TEXT, FeedTable, purge_files
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
 

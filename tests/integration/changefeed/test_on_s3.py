@@ -10,7 +10,7 @@ import pytest
 
 from iscp import changefeed
 from iscp.adapters.delta.storage import files
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
 from tests.fakes.changefeed_program import ROWS, SCHEMA, rows_of
 from tests.fakes.s3 import FakeS3, asking, s3_server

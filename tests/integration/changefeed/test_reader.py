@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp import changefeed
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.errors import ErrorCode, StorageError

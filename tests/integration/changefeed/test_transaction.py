@@ -16,13 +16,11 @@ from deltalake import DeltaTable
 
 from iscp import changefeed
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Conflict, InvalidRequest, Transaction
-from iscp.changefeed.client.changefeed import INCIDENTS_MAX, Etcd
-from iscp.changefeed.client.connect import compose
+from iscp.changefeed.client.changefeed import INCIDENTS_MAX, Etcd, compose
 from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.core.settings.config import EtcdConfig

@@ -9,10 +9,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.model.ulid import Cursor
 from iscp.changefeed.spark.api import read
-from iscp.changefeed.table.feed_purge import purge_files
 from iscp.changefeed.table.feed_schema import create_feed_table
+from iscp.changefeed.table.feed_table import purge_files
 from tests.fakes.s3 import FakeS3
 from tests.integration.changefeed_spark.conftest import SCHEMA, Appended, appender, opened
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from tests.fakes.waiting import until
 

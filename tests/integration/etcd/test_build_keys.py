@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from iscp.adapters.etcd.builds.build_keys import BuildKeys
-from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import Delete, Keys
+from iscp.adapters.etcd.owner_keys import EtcdElection
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Delete
-from iscp.coordination.builds.build_limits import WRITES_OF_BUILDS_MAX
+from iscp.adapters.etcd.watched_keys import BuildKeys, EtcdBuilds
 from iscp.coordination.builds.build_state import (
+    WRITES_OF_BUILDS_MAX,
     BeginTable,
     BuildState,
     Change,
@@ -33,7 +31,7 @@ from iscp.coordination.builds.build_state import (
 )
 from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.values.errors import Conflict, NotOwner
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader
 from iscp.core.values.progress import UNKNOWN, UNSIZED, SnapshotSize, TableSize
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from iscp.adapters.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.adapters.etcd.keys import Changed, EtcdSettings
 from iscp.adapters.etcd.server import EtcdServer, member_releases
-from iscp.adapters.etcd.values import Changed, EtcdSettings
-from iscp.bootstrap.cluster_parts import check_releases
+from iscp.bootstrap.coordination_parts import check_releases
 from iscp.core.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 

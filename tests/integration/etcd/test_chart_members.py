@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from iscp.adapters.etcd.channels import EtcdUnavailable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.etcd_errors import EtcdUnavailable
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.ports.system import Clock
 from tests.chart.installations import INSTALLATIONS

@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.adapters.etcd.client import LIST_PAGE_KEYS, EtcdClient
-from iscp.adapters.etcd.etcd_errors import (
+from iscp.adapters.etcd.channels import (
     EtcdCompactedError,
     EtcdLeaseGoneError,
     EtcdOutcomeUnknown,
     EtcdRefusedError,
     EtcdUnavailable,
 )
+from iscp.adapters.etcd.client import LIST_PAGE_KEYS, EtcdClient
+from iscp.adapters.etcd.keys import Compare, Delete, EtcdSettings, Get, Put, Relation, Target
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Compare, Delete, EtcdSettings, Get, Put, Relation, Target
 from iscp.ports.system import Clock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 

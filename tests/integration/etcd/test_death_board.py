@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.death_board import JOBS_SHARED_MAX, EtcdDeathBoard
 from iscp.adapters.etcd.keys import Keys
-from iscp.core.job.job_deaths import Deaths
+from iscp.adapters.etcd.owner_keys import JOBS_SHARED_MAX, EtcdDeathBoard
+from iscp.core.job.start_rule import Deaths
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.waiting import until
 

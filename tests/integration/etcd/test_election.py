@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import Keys, Put
+from iscp.adapters.etcd.owner_keys import EtcdElection
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Put
 from iscp.core.values.errors import NotOwner
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 

@@ -20,14 +20,12 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed.client.lock_wait import wait_for_lock
 from iscp.changefeed.etcd.locks import MARGIN_S, TTL_S, EtcdFeedLocks
-from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
-from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
+from iscp.changefeed.model.lock_queue import FeedLocks, HeldLock, Incidents, QueueLimits
 from iscp.core.values.errors import (
     ConfigurationError,
     FeedIncident,

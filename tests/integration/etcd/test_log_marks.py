@@ -11,18 +11,16 @@ from click.testing import CliRunner
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.log_marks import EtcdLogMarks
+from iscp.adapters.etcd.keys import Keys, Put
+from iscp.adapters.etcd.owner_keys import EtcdElection, EtcdLogMarks
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Put
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import to_toml
 from iscp.cli.iscp import iscp
 from iscp.core.job.job_row import LogEntry
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.values.errors import JobLogDamaged, NotOwner, StorageError
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader
 from iscp.ports.system import Clock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -12,15 +12,14 @@ from click.testing import CliRunner, Result
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys, encoded
+from iscp.adapters.etcd.keys import Keys, Put, encoded
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Put
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import to_toml
 from iscp.cli.iscp_admin import PROGRAM, cli
 from iscp.core.job.job_row import LogEntry
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

@@ -12,11 +12,10 @@ import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.members.member_keys import EtcdMembership
+from iscp.adapters.etcd.member_keys import EtcdLease, EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.core.values.errors import ConfigurationError, Conflict, QueueFull
-from iscp.core.values.members import Moment, NodeRecord
+from iscp.core.values.ids import Moment, NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.members.member_keys import EtcdMembership
-from iscp.adapters.etcd.override_keys import WRITES_AT_ONCE_MAX, EtcdOverrides
-from iscp.coordination.protocol.overrides import Overrides
+from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.owner_keys import WRITES_AT_ONCE_MAX, EtcdCheckpoint, EtcdElection, EtcdOverrides
+from iscp.coordination.protocol.messages import Overrides
 from iscp.core.values.errors import ConfigurationError, NotOwner
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader
+from iscp.core.values.ids import Leader, ShardId
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 

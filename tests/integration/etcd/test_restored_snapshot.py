@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.members.member_keys import EtcdMembership
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
+from iscp.adapters.etcd.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
-from iscp.core.values.members import Moment, NodeRecord
+from iscp.core.values.ids import Moment, NodeRecord
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.etcd_backup import ETCD, TOKEN, restore, save, start_again

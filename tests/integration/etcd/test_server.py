@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.etcd.server import EtcdServer, find_etcd, release_fault, release_warning
-from iscp.adapters.etcd.values import EtcdSettings
-from iscp.bootstrap.cluster_parts import Cluster
+from iscp.bootstrap.coordination_parts import Cluster
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.values.errors import ConfigurationError, Unavailable
 from iscp.ports.engine import NO_DEATHS

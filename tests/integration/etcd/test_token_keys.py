@@ -14,10 +14,9 @@ import pytest
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.tokens.token_store import EtcdTokens
-from iscp.adapters.etcd.tokens.token_watch import CONFIRM_S, TokenWatch
+from iscp.adapters.etcd.watched_keys import CONFIRM_S, EtcdTokens, TokenWatch
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.access.access_token import ENDED_RETAINED_S, TokenRecord, digest_of, draw_token, id_of
+from iscp.core.access.authorization import ENDED_RETAINED_S, TokenRecord, digest_of, draw_token, id_of
 from iscp.core.values.access_roles import Credentials, Role
 from iscp.core.values.errors import InvalidRequest, NotAuthenticated, Unavailable
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers

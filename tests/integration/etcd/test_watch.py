@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.etcd.builds.build_keys import TABLES, BuildKeys
-from iscp.adapters.etcd.builds.build_watch import watch_builds
+from iscp.adapters.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
-from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.members.member_keys import EtcdMembership
+from iscp.adapters.etcd.keys import Changed, Compacted, EtcdSettings, EventType, Keys, Put, WatchItem
+from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.owner_keys import EtcdElection
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import Changed, Compacted, EtcdSettings, EventType, Put, WatchItem
 from iscp.adapters.etcd.watch import Watch
+from iscp.adapters.etcd.watched_keys import TABLES, BuildKeys, watch_builds
 from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.coordination.builds.build_state import BeginTable
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 

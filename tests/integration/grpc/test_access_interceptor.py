@@ -12,12 +12,9 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from iscp.adapters.grpc.access.access_server import AccessServer
-from iscp.adapters.grpc.access.request_accounts import METHODS
-from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
-from iscp.adapters.grpc.admin.build_server import BuildServer
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
-from iscp.adapters.grpc.admin.search_server import SearchServer
+from iscp.adapters.grpc.access.access_interceptor import AccessServer
+from iscp.adapters.grpc.access.call_audit import METHODS
+from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer, OperatorServer, SearchServer, Service
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock

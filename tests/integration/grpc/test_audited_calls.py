@@ -11,18 +11,17 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from iscp.adapters.grpc.access.access_server import AccessServer
-from iscp.adapters.grpc.access.request_accounts import NAMED_MAX
-from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.access.access_interceptor import AccessServer
+from iscp.adapters.grpc.access.call_audit import NAMED_MAX
+from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer, Service
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access.access_token import TokenRecord
+from iscp.core.access.authorization import TokenRecord
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
-from iscp.runtime.access.token_service import TokenService
+from iscp.runtime.access.known_callers import TokenService
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import operator_pb2_grpc as operator_grpc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX
+from iscp.adapters.grpc.node.node_server import BUILD_CALLS_MAX
 from iscp.core.values.errors import InvalidRequest, IscpError, QueueFull, StorageError, Unavailable
 from iscp.core.values.progress import TableSize
 from iscp.ports.cluster import BuildAnswer

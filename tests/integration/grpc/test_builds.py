@@ -9,12 +9,11 @@ import grpc
 import pytest
 
 from iscp import aio
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.build_server import BuildServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import JobName
-from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.values.errors import InvalidRequest, NotOwner, PermanentError, TableNotFound
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc

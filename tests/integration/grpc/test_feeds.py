@@ -20,8 +20,8 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
 from iscp.client.admin_client import Client
 from iscp.core.access.service_table import RULES
-from iscp.core.api.feed_views import CHANGES_MAX, CURSOR_CHARS_MAX, FEED_WAIT_S_MAX
-from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.api.api_requests import CHANGES_MAX, CURSOR_CHARS_MAX, FEED_WAIT_S_MAX
+from iscp.core.settings.config import WaitBounds
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import (
     CursorBehind,

@@ -18,11 +18,11 @@ from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
 from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
-from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.settings.config import WaitBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values import errors as core
 from iscp.wire.v1 import admin_pb2 as pb

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.access.access_server import AccessServer
+from iscp.adapters.grpc.access.access_interceptor import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest

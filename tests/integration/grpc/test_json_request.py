@@ -21,7 +21,7 @@ from iscp.adapters.gateway.json_calls import LONG_CALL_MAX_S
 from iscp.adapters.gateway.json_request import BODY_BYTES_MAX, HEAD_BYTES_MAX, GatewayBounds
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.settings.config import WaitBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import (
     ConfigurationError,

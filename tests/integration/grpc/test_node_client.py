@@ -9,18 +9,17 @@ import pytest
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node import node_server
-from iscp.adapters.grpc.node.node_client import describe
 from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.adapters.tls.endpoint import Tls
+from iscp.adapters.grpc.node.owner_streams import Peers, describe
+from iscp.adapters.tls.tls_files import Tls
 from iscp.client.admin_client import Client
+from iscp.core.api.api_requests import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
 from iscp.core.api.api_views import EventView
-from iscp.core.api.log_lines import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
-from iscp.core.job.maintenance_figures import NO_MAINTENANCE
-from iscp.core.settings.config import LogLevel
+from iscp.core.job.iteration import NO_MAINTENANCE
 from iscp.core.values import errors as core
 from iscp.core.values.errors import IscpError
-from iscp.core.values.members import WIRE_FORMAT, NodeRecord
+from iscp.core.values.ids import WIRE_FORMAT, NodeRecord
+from iscp.core.values.untrusted_values import LogLevel
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certificates import certified
 from tests.fakes.node_calls import PROGRESS, REPORT, UPKEEP, FakeNodeCalls

@@ -11,17 +11,16 @@ import grpc
 import pytest
 
 from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.access.access_server import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
-from iscp.adapters.grpc.channel.caller_token import TOKEN_CHECK_S
-from iscp.adapters.oidc.jwks_source import HttpJwks
+from iscp.adapters.grpc.access.access_interceptor import AccessServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
+from iscp.adapters.grpc.channel.attempts import TOKEN_CHECK_S
+from iscp.adapters.oidc.jwks_keys import HttpJwks
 from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.core.access.authorization import TOKEN_CHARS_MAX
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound, Unavailable
-from iscp.runtime.access.provider_keys import ProviderKeys
+from iscp.runtime.access.known_callers import ProviderKeys
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.access import SYSTEM, Access
 from tests.fakes.admin import FakeAdmin

@@ -15,9 +15,9 @@ import pytest
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.channel import call_metadata
 from iscp.adapters.grpc.channel.call_metadata import Meant
-from iscp.adapters.grpc.node import framing, node_server
+from iscp.adapters.grpc.node import node_server
 from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Checkpoint,
@@ -25,9 +25,9 @@ from iscp.coordination.protocol.messages import (
     DispatchTableResponse,
     NodeMessage,
 )
-from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.settings.config import WaitBounds
 from iscp.core.values import errors as core
-from iscp.core.values.members import NODES_MAX, WIRE_FORMAT, NodeRecord
+from iscp.core.values.ids import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin
@@ -250,7 +250,7 @@ def test_a_node_that_does_not_read_neither_holds_up_the_owner_nor_fills_its_memo
     owner: OwnerUnderTest, node: NodeUnderTest
 ) -> None:
     meet(owner, node)
-    sent = 3 * framing.QUEUE_MESSAGES_MAX
+    sent = 3 * node_server.QUEUE_MESSAGES_MAX
     with node.heard.hold:
         slowest_s = 0.0
         for number in range(sent):
@@ -259,7 +259,7 @@ def test_a_node_that_does_not_read_neither_holds_up_the_owner_nor_fills_its_memo
             slowest_s = max(slowest_s, time.monotonic() - begun_s)
         assert slowest_s < HELD_UP_S
         # One batch on its way and one that waits; a frame or two have gone through.
-        assert alive(DispatchTable) < 2.5 * framing.QUEUE_MESSAGES_MAX
+        assert alive(DispatchTable) < 2.5 * node_server.QUEUE_MESSAGES_MAX
     numbers = [
         message.table_epoch.counter
         for message in node.heard.has(dispatch(sent - 1, bytes_each=1_000))
@@ -273,7 +273,7 @@ def test_an_owner_that_does_not_read_neither_holds_up_the_node_nor_fills_its_mem
     owner: OwnerUnderTest, node: NodeUnderTest
 ) -> None:
     meet(owner, node)
-    sent = 10 * framing.QUEUE_MESSAGES_MAX
+    sent = 10 * node_server.QUEUE_MESSAGES_MAX
     with owner.heard.hold:
         slowest_s = 0.0
         for number in range(sent):
@@ -281,7 +281,7 @@ def test_an_owner_that_does_not_read_neither_holds_up_the_node_nor_fills_its_mem
             node.node.send("o", response(number))
             slowest_s = max(slowest_s, time.monotonic() - begun_s)
         assert slowest_s < HELD_UP_S
-        assert alive(DispatchTableResponse) < 5 * framing.QUEUE_MESSAGES_MAX
+        assert alive(DispatchTableResponse) < 5 * node_server.QUEUE_MESSAGES_MAX
         begun_s = time.monotonic()
         node.stop()
         assert time.monotonic() - begun_s < 5.0

@@ -23,8 +23,7 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     Sync,
 )
-from iscp.core.values.ids import TableEpoch
-from iscp.core.values.members import NODES_MAX, NodeRecord
+from iscp.core.values.ids import NODES_MAX, NodeRecord, TableEpoch
 from tests.fakes.many_nodes_program import CLUSTER, OWNER_ID
 from tests.fakes.prompt_nodes import EPOCH, job_rows, node_records
 

@@ -14,14 +14,13 @@ import pytest
 
 from iscp import aio
 from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, SearchServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX
+from iscp.adapters.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.client.admin_client import Client
 from iscp.core.access.service_table import RULES
-from iscp.core.api.search_views import K_MAX, WAIT_S_MAX, SearchHit, SearchRequest, SearchWeights
+from iscp.core.api.api_requests import K_MAX, WAIT_S_MAX, SearchHit, SearchRequest, SearchWeights
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import (
     ErrorCode,

@@ -13,7 +13,7 @@ import pytest
 from iscp import aio
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.spec.spec import ConsumerSpec, JobSpec

@@ -8,12 +8,11 @@ import grpc
 import pytest
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.admin.traced_calls import TracedCalls
+from iscp.adapters.grpc.admin.forwarding import Forwarding, TracedCalls
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import JobFailed
 from iscp.core.values.ids import ShardId
-from iscp.ports.tracing import current_trace, within_trace
+from iscp.ports.system import current_trace, within_trace
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc

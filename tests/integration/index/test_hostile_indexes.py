@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.storage.dataset_names import VERSIONS
+from iscp.adapters.delta.storage.locations import VERSIONS
 from tests.fakes.forged_manifest import Fields, field, forge
 from tests.fakes.hostile_index import ODD_EVERY, deadly, make_index, spoil
 from tests.fakes.hostile_index_program import END

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from iscp.cli.iscp import iscp
-from iscp.index.model.maintenance_policy import KEY_ROWS_MIN, TEXT_ROWS_MIN, VECTOR_ROWS_MIN
-from iscp.index.search.index_overview import PartOverview, read_overview
+from iscp.index.model.index_definition import KEY_ROWS_MIN, TEXT_ROWS_MIN, VECTOR_ROWS_MIN
+from iscp.index.search.search_library import PartOverview, read_overview
 from tests.integration.index.search.small_index import SmallIndex
 
 OPTIONS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from iscp.index.maintenance.index_figures import figures_of
+from iscp.index.maintenance.index_shape import figures_of
 from tests.integration.index.search.small_index import SmallIndex
 
 NAMES = ["key", "text.title", "vector"]

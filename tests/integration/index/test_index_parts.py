@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.bootstrap.index_parts import NodeSearch, default_index_services
-from iscp.core.api.search_views import SearchRequest
+from iscp.core.api.api_requests import SearchRequest
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.embedding.embedder import Known
 from iscp.index.lance.row_encoder import EmbeddedTexts

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from iscp.consumers.index.searched_samples import sampled_faults
+from iscp.consumers.index.index_check import sampled_faults
 from tests.integration.index.search.small_index import SmallIndex
 
 TITLE = pa.field("title", pa.string())

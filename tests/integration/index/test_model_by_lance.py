@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from lance.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
 
-from iscp.index.model.analysed_document import AnalysedDocument, column_words, matches
-from iscp.index.model.analysed_query import AnalysedQuery, AnalysedWord, expand
-from iscp.index.model.bm25 import Corpus, score_document
+from iscp.index.model.analysed_query import AnalysedDocument, AnalysedQuery, AnalysedWord, column_words, expand, matches
 from iscp.index.model.highlighting import HighlightOptions, highlight, token_spans
 from iscp.index.model.index_definition import LANGUAGES
 from iscp.index.model.query_syntax import parse_query
+from iscp.index.model.ranking import Corpus, score_document
 
 WORDS = ["data", "lake", "apache", "arrow", "The", "and", "Lakes", "running", "数据库", "東京"]
 ANALYSER: dict[str, Any] = {"base_tokenizer": "icu", "language": "English", "stem": True, "remove_stop_words": True}

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
+from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name
+from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.core.values.errors import TableNotFound
 from iscp.index.lance.version_probe import VersionProbe
 from tests.fakes.s3 import FakeS3, delete_all

@@ -29,7 +29,7 @@ from iscp.adapters.delta.joblog.log_schema import FORMAT, LOG_SCHEMA
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Register, Registration
+from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState, LogEntry, Reason
 from iscp.core.settings.config import JobLogConfig
@@ -42,8 +42,7 @@ from iscp.core.values.errors import (
     Unavailable,
 )
 from iscp.core.values.watermark import Watermark
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
 from tests.fakes.log_program import job
 from tests.selection import in_full
 

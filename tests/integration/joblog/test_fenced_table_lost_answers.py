@@ -27,7 +27,7 @@ from iscp.adapters.delta.joblog.fenced_table import (
 )
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Request, Resume, Unregister
+from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Request, Resume, Unregister
 from iscp.core.api.api_views import RegisterResult
 from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry
 from iscp.core.settings.config import JobLogConfig
@@ -35,8 +35,7 @@ from iscp.core.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUnk
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Watermark
 from iscp.ports.system import Failpoints
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job

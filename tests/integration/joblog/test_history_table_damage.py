@@ -13,7 +13,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.values.errors import ErrorCode, HistoryDamaged
-from iscp.runtime.owner.log.history_writer import WAITING_WHILE_DAMAGED_MAX, HistoryWriter
+from iscp.runtime.owner.job_log_writer import WAITING_WHILE_DAMAGED_MAX, HistoryWriter
 from tests.fakes.damages import CONTENT, Damage, delete, delete_directory, truncate
 from tests.fakes.guards import ScriptedFailpoints
 

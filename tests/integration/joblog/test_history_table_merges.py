@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.appended_table import SMALL_FILES_MAX, small_files
-from iscp.adapters.delta.joblog.history_table import HistoryTable
+from iscp.adapters.delta.joblog.appended_tables import SMALL_FILES_MAX, HistoryTable, small_files
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.job.iteration import HistoryEntry
 

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.backup_manifest import MANIFEST, BackupManifest, parse_manifest
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.log_backup import create_backup, read_backup
-from iscp.adapters.delta.joblog.log_restore import (
+from iscp.adapters.delta.joblog.log_backup import (
+    MANIFEST,
     TERMS_SKIPPED,
     VERSIONS_SKIPPED,
+    BackupManifest,
     RestoredLog,
+    create_backup,
+    parse_manifest,
+    read_backup,
     restore_backup,
     with_paused_jobs,
 )

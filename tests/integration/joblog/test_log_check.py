@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
-from iscp.adapters.delta.joblog.log_check import Repaired
+from iscp.adapters.delta.joblog.log_opening import Repaired
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.job.job_row import LogEntry

@@ -15,12 +15,10 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.bootstrap.local.local_engine import LocalEngine
 from iscp.cli.demo.lake import read
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.run.job_selection import JobSelection
+from iscp.core.run.run_plan import JobSelection, Wanted
 from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.run.wanted import Wanted
-from iscp.core.spec.view_fields import ViewFields
-from iscp.runtime.local.job_registrar import RunOrders
-from iscp.runtime.local.local_run import RunListener
+from iscp.core.spec.spec_parsing import ViewFields
+from iscp.runtime.local.local_run import RunListener, RunOrders
 
 pytestmark = pytest.mark.spark
 

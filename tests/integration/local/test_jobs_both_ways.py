@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.usage import UNNAMED
+from iscp.core.job.iteration import UNNAMED
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import Position
 from tests.both_ways.cases import CASES, Case, CaseJob, Step

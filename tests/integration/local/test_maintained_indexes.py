@@ -11,9 +11,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 import iscp
-from iscp.index.lance.index_names import words_index
-from iscp.index.lance.index_store import open_index
-from iscp.index.lance.segments import segments_of
+from iscp.index.lance.index_columns import words_index
+from iscp.index.lance.index_store import open_index, segments_of
 
 ROWS = 2_100
 RUNS, LATER_RUNS = 8, 22

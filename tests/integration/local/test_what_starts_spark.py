@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec_fields import to_spec_json
+from iscp.core.spec.spec import to_spec_json
 from tests.both_ways.keepers import RunKeeper
 
 pytestmark = pytest.mark.spark

@@ -20,14 +20,12 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.development_authority import CertificateKind
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.query.query_plan import QueryExplanation
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ConfigurationError, Unavailable
-from iscp.page.serving.live_streams import STREAMS_PER_VIEWER_MAX
-from iscp.page.serving.page_connection import HEAD_BYTES_MAX, UNTAKEN_S
-from iscp.page.serving.page_server import NoServers, PageServer, PageSettings
-from iscp.page.serving.viewer_calls import Viewer
-from iscp.page.serving.viewer_threads import THREADS_MAX, THREADS_PER_VIEWER_MAX
+from iscp.page.serving.page_app import STREAMS_PER_VIEWER_MAX
+from iscp.page.serving.page_server import HEAD_BYTES_MAX, UNTAKEN_S, NoServers, PageServer, PageSettings
+from iscp.page.serving.page_viewers import THREADS_MAX, THREADS_PER_VIEWER_MAX, Viewer
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin

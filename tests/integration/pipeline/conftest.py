@@ -14,18 +14,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import Commit, read_commit
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import SparkAccess
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
+from iscp.adapters.delta.sink.staging import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.configuration.settings import variable
-from iscp.bootstrap.iteration_parts import TableAccess
+from iscp.bootstrap.shard_parts import TableAccess
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
@@ -34,9 +34,7 @@ from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import ChangeSource
-from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts
-from iscp.runtime.iteration.read_policy import refuse_unfit
-from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts, SinkPool, refuse_unfit
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.selection import in_full

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.reshard import changes, rows_after
+from iscp.coordination.jobs.job_changes import changes, rows_after
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobReport, JobRow, LogEntry
 from iscp.core.spec.spec import ConsumerSpec, JobSpec

@@ -14,8 +14,7 @@ import pyarrow as pa
 from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.index.embedding.hashed_embedder import HashedEmbedder
-from iscp.index.lance.analysis_options import analyser_of
-from iscp.index.lance.index_columns import HEAD_KEY, KEY
+from iscp.index.lance.index_columns import HEAD_KEY, KEY, analyser_of
 from iscp.index.lance.index_store import OpenIndex
 from iscp.index.lance.text_analysis import TEXT_BYTES_MAX
 from iscp.index.lance.word_counts import merged_counts, read_table

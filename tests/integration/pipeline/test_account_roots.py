@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.core.access.account_roots import AccountRoots
+from iscp.core.access.authorization import AccountRoots
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.errors import ErrorCode
 from iscp.runtime.access.place_guard import PlaceGuard

@@ -11,10 +11,10 @@ from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.core.access.account_roots import AccountRoots
+from iscp.adapters.delta.storage.s3_settings import table_options
+from iscp.core.access.authorization import AccountRoots
 from iscp.core.job.iteration import Bounds, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import DIRECT_BYTES_MAX

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.range_read import RANGE_BYTES_MAX, DeltaRangeReader
+from iscp.adapters.delta.source.spark_read import RANGE_BYTES_MAX, DeltaRangeReader
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.build.build_task import RangeBatch
 from iscp.core.job.iteration import DataType
@@ -30,7 +30,7 @@ from iscp.core.spec.spec import OnDuplicate
 from iscp.core.values.errors import Canceled, ErrorCode
 from iscp.core.values.progress import SnapshotSize, TableSize, total_size
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.builds.build_jobs import plan_of
+from iscp.runtime.builds.builder_loop import plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

@@ -27,7 +27,7 @@ from iscp.core.settings.config import BuildConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import EngineError
 from iscp.core.values.ids import JobKey
-from iscp.runtime.builds.build_jobs import plan_of
+from iscp.runtime.builds.builder_loop import plan_of
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.build_program import kind_of
 from tests.selection import in_full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.source.spark_read import DeltaRangeReader
 from iscp.core.settings.config import BuildConfig
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.build_driver import BuildDriver

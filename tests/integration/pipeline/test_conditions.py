@@ -12,7 +12,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import InvalidRequest
-from iscp.views.analysis.condition_analysis import condition_analyzer
+from iscp.views.analysis.query_analysis import condition_analyzer
 from iscp.views.analysis.session_analysis import SessionAnalysis
 
 from .conftest import Pipeline

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind

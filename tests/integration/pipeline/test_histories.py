@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.custom.custom_kind import CustomKind
-from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import Bounds
 from iscp.core.job.job_row import JobRow

@@ -19,25 +19,23 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.embedding_parts import default_embeddings
+from iscp.bootstrap.index_parts import default_embeddings
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.consumers.index.index_check import sampled_faults
 from iscp.consumers.index.index_kind import IndexKindBase
 from iscp.consumers.index.index_services import IndexServices
-from iscp.consumers.index.searched_samples import sampled_faults
-from iscp.core.api.search_views import SearchWeights
+from iscp.core.api.api_requests import SearchWeights
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.watermark_record import position_of
 from iscp.core.spec.spec import ChangeMode, ConsumerSpec, JobSpec
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.core.values.ids import JobKey
-from iscp.index.lance.index_columns import VECTOR, words_column
-from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index
-from iscp.index.lance.index_store import IndexStore, OpenIndex, open_index
-from iscp.index.lance.segments import build_segments, commit_segments, segments_of
+from iscp.index.lance.index_columns import KEY_INDEX, VECTOR, VECTOR_INDEX, words_column, words_index
+from iscp.index.lance.index_store import IndexStore, OpenIndex, build_segments, commit_segments, open_index, segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import fragments_of
-from iscp.index.search.index_opening import open_whole
 from iscp.index.search.search_library import search
+from iscp.index.search.searched_index import open_whole
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full

@@ -15,25 +15,21 @@ import lance
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_names import VERSIONS
+from iscp.adapters.delta.storage.locations import VERSIONS
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import VARIABLE
-from iscp.core.api.search_views import SearchRequest
+from iscp.core.api.api_requests import SearchRequest
 from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError, StorageError
 from iscp.index.lance.index_store import open_index
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
-from iscp.index.search.found_hits import FoundHits, shown_columns
-from iscp.index.search.hybrid_search import HybridSearch
-from iscp.index.search.index_overview import read_overview
-from iscp.index.search.query_embedding import own_embedder
-from iscp.index.search.search_library import search
-from iscp.index.search.searched_index import SearchedIndex
+from iscp.index.search.search_library import read_overview, search
+from iscp.index.search.searched_index import FoundHits, SearchedIndex, shown_columns
+from iscp.index.search.vector_search import HybridSearch, own_embedder
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Guard
 from tests.fakes.guards import EndingGuard, OpenGuard, ScriptedFailpoints

@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 from lance.bitmap import Bitmap
 
-from iscp.consumers.index.searched_samples import sampled_faults
+from iscp.consumers.index.index_check import sampled_faults
 from iscp.core.job.iteration import Purpose
 from iscp.core.job.job_row import JobRow
-from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index
-from iscp.index.lance.index_store import OpenIndex
-from iscp.index.lance.segments import build_segments, commit_segments, segments_of
+from iscp.index.lance.index_columns import KEY_INDEX, VECTOR_INDEX, words_index
+from iscp.index.lance.index_store import OpenIndex, build_segments, commit_segments, segments_of
 from iscp.index.maintenance.index_shape import fragments_of
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
-from iscp.runtime.loop.conflict_retries import retry_conflicts
+from iscp.runtime.loop.threads import retry_conflicts
 
 from .conftest import Pipeline
 from .indexing import Indexing, documents

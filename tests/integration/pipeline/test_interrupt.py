@@ -10,10 +10,9 @@ from typing import get_args
 
 import pytest
 
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.effects import StartShard, UpdateShard
-from iscp.coordination.protocol.events import Reports
+from iscp.coordination.protocol.events import Reports, StartShard, UpdateShard
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.job.iteration import Iteration, JobOutcome

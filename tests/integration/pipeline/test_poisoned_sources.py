@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.storage.action_paths import REACH
+from iscp.adapters.delta.storage.regular_files import REACH
 from iscp.core.values.errors import ErrorCode, InvalidRequest
 from tests.fakes import poisoned_tables
 from tests.fakes.poisoned_tables import ODD_IDS, SECRET, Poison, table_in, with_id

@@ -11,12 +11,11 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
-from iscp.core.build.build_pieces import PieceOfFile, row_spans
-from iscp.core.build.build_task import piece_range
+from iscp.adapters.delta.source.spark_read import DeltaRangeReader
+from iscp.core.build.build_task import PieceOfFile, piece_range, row_spans
 from iscp.core.settings.config import BuildConfig
 from iscp.core.values.progress import UNKNOWN, TableSize, total_size
-from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
+from iscp.runtime.iteration.tail_apply import PIECE_RANGES
 from tests.integration.pipeline.conftest import BY_SPARK, Pipeline
 from tests.integration.pipeline.test_builds import Cluster
 from tests.selection import in_full

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.log.commits import read_commit
 from iscp.bootstrap.registry import GROUP, ConsumerRegistry
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.reshard import changes, rows_after
+from iscp.coordination.jobs.job_changes import changes, rows_after
 from iscp.core.job.iteration import Bounds, DataType, JobOutcome
 from iscp.core.job.job_row import JobReport, JobRow, LogEntry
 from iscp.core.job.watermark_record import WatermarkRecord, parse_record

@@ -10,17 +10,17 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from iscp.adapters.delta.sink.retained_commits import FOLDER
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.sink.staging import FOLDER
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.core.build.build_task import BuildPlan, StagingBatch, StagingTask
 from iscp.core.job.iteration import Bounds, DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.errors import Canceled, PlanOutdated
 from iscp.core.values.progress import NOTHING
-from iscp.ports.range_builder import TablePlace
-from iscp.runtime.builds.build_jobs import plan_of
-from iscp.runtime.worker.source_probe import probe_source
+from iscp.ports.consumer import TablePlace
+from iscp.runtime.builds.builder_loop import plan_of
+from iscp.runtime.worker.probe_pool import probe_source
 from tests.fakes.build_driver import BuildDriver, after
 from tests.fakes.build_program import kind_of
 from tests.fakes.builds import FakeBatchGuard

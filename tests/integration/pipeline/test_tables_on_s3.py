@@ -13,7 +13,7 @@ from obstore.store import from_url
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.core.job.iteration import DataType
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.s3 import FakeS3

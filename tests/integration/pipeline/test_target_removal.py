@@ -12,8 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.log.commits import APP_ID
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.consumers.view.view_kind import ViewKind

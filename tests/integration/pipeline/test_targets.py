@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from iscp.adapters.delta.log.checkpoints import COMMITS
+from iscp.adapters.delta.log.log_writing import COMMITS
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.values.errors import InvalidRequest
 from tests.selection import in_full

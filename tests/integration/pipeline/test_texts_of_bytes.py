@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
 from tests.fakes.guards import OpenGuard

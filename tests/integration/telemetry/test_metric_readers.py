@@ -14,9 +14,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.free_port import free_port
-from iscp.adapters.telemetry.metric_readers import CountingExporter
-from iscp.adapters.telemetry.open_telemetry_meter import CLOSE_S, OpenTelemetryMeter
+from iscp.adapters.system.http_exchange import free_port
+from iscp.adapters.telemetry.open_telemetry_meter import CLOSE_S, CountingExporter, OpenTelemetryMeter
 from iscp.core.metrics import iteration_metrics, node_metrics
 from iscp.core.metrics.metric import MetricReading
 from tests.fakes.waiting import until

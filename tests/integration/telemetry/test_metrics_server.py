@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.gateway.pending_connections import PENDING_PER_HOST_MAX
+from iscp.adapters.gateway.gateway_server import PENDING_PER_HOST_MAX
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
 from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter

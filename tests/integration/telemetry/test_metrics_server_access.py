@@ -12,7 +12,7 @@ import pytest
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.metrics_server import MetricsServer
 from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter
-from iscp.adapters.tls.endpoint import Tls
+from iscp.adapters.tls.tls_files import Tls
 from iscp.core.metrics import node_metrics
 from iscp.core.metrics.metric import MetricReading
 from iscp.core.values.access_roles import Role

@@ -11,11 +11,10 @@ import pytest
 from google.protobuf.message import Message
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
-from iscp.adapters.delta.joblog.audit_table import AuditTable
+from iscp.adapters.delta.joblog.appended_tables import AuditTable
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.client.admin_client import Client
-from iscp.core.access.access_token import TOKEN_CHARS_MAX
-from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.access.authorization import TOKEN_CHARS_MAX, AuditEntry, AuditQuery
 from iscp.core.access.security_config import AccountConfig
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, TableNotFound

@@ -12,11 +12,10 @@ import pytest
 from cryptography import x509
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.node.node_client import describe
 from iscp.adapters.grpc.node.node_server import NodeServer
+from iscp.adapters.grpc.node.owner_streams import describe
 from iscp.adapters.tls.development_authority import CertificateKind
-from iscp.adapters.tls.endpoint import split_address
-from iscp.adapters.tls.tls_files import TlsFiles
+from iscp.adapters.tls.tls_files import TlsFiles, split_address
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import ConfigurationError, IscpError, NotAuthorized, Unavailable
 from iscp.wire.v1 import node_pb2

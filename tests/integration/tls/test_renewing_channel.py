@@ -17,8 +17,8 @@ from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.channel.call_metadata import open_channel
 from iscp.adapters.tls.certificate_watch import CertificateWatch
-from iscp.adapters.tls.endpoint import Tls, split_address
 from iscp.adapters.tls.renewing_channel import secure_channel
+from iscp.adapters.tls.tls_files import Tls, split_address
 from iscp.aio import Client as AsyncClient
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import ConfigurationError, Unavailable

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.bare_cluster import BareCluster, until
+from iscp.adapters.etcd.channels import EtcdUnavailable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.etcd_errors import EtcdUnavailable
-from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.grpc.node.node_client import describe
+from iscp.adapters.etcd.keys import EtcdSettings
+from iscp.adapters.grpc.node.owner_streams import describe
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CHECK_S
 from iscp.adapters.tls.development_authority import DevelopmentAuthority

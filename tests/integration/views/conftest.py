@@ -18,10 +18,8 @@ from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, DeltaRetentionHold, property_setter
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.source.table_properties import property_setter
-from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
@@ -29,16 +27,13 @@ from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.verification import Comparison
+from iscp.core.job.start_rule import Comparison
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Position
-from iscp.ports.consumer import ConsumeContext
-from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
 from iscp.ports.system import Clock
-from iscp.runtime.iteration.hold_placer import HoldPlacer
-from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts, SinkPool
 from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.rows.row_search import LACKING
-from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.source_rows import commit_tag
 from iscp.consumers.view.bag_commit import MERGED_CHANGES_MAX, commit_changes
 from iscp.core.query.refresh_choice import RefreshSample, Strategy
 from iscp.core.values.watermark import Watermark

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark
-from iscp.adapters.delta.sessions.spark_access import SparkAccess
+from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark, SparkAccess
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,9 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.duck.duck_engine import DuckCursor, DuckEngine
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.refresh.view_notes import read_query
+from iscp.views.refresh.view_memory import read_query
 from tests.selection import in_full
 
 from .conftest import SCHEMAS, Lake, ViewBench
@@ -130,10 +135,106 @@ class Partitioned(Lake):
         write_deltalake(self.uris["u"], rows, partition_by=["x"], configuration=feed)
 
 
-def test_a_table_whose_columns_are_in_paths_is_searched_by_spark(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    view = ViewBench(Partitioned(tmp_path, 64), spark_runtime, PLAIN[0], refresh="incremental")
+@pytest.mark.parametrize("sql", in_full((PLAIN[0], PLAIN[3], PLAIN[14]), [PLAIN[3]]))
+def test_a_table_whose_columns_are_in_paths_is_followed_and_searched(
+    tmp_path: Path, spark_runtime: SparkRuntime, sql: str
+) -> None:
+    view = ViewBench(Partitioned(tmp_path, 64), spark_runtime, sql)
     view.refresh()
-    t = view.lake.uris["t"]
-    write_deltalake(t, DeltaTable(t).to_pyarrow_table().slice(0, 3), mode="append")
-    assert view.refresh().strategy == "incremental"
-    view.assert_equal()
+    assert view.follow(4) <= {"changes", "groups", "unchanged"}
+
+
+class Nested(Lake):
+    """`u` has a struct with a struct in it in place of `x` and `y`; some rows have none."""
+
+    KIND = pa.struct([("x", pa.string()), ("s", pa.struct([("y", pa.int64()), ("at", pa.timestamp("us", "UTC"))]))])
+
+    def __init__(self, root: Path, seed: int) -> None:
+        super().__init__(root, seed)
+        self.kind = self.KIND
+        rows = DeltaTable(self.uris["u"]).to_pyarrow_table()
+        self.uris["u"] = str(root / "nested")
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(self.uris["u"], self._nested(rows), configuration=feed)
+
+    def _nested(self, rows: pa.Table) -> pa.Table:
+        at = dt.datetime(2024, 2, 29, 1, 2, 3, 4, dt.UTC)
+        values = [
+            None
+            if self.draw.random() < 0.2
+            else {"x": each["x"], "s": None if self.draw.random() < 0.2 else {"y": each["y"], "at": at}}
+            for each in rows.to_pylist()
+        ]
+        return pa.table({"a": rows["a"], "v": pa.array(values, self.kind)})
+
+    def _insert(self, name: str) -> None:
+        rows = self._rows(name, self.draw.randint(1, 3))
+        write_deltalake(self.uris[name], self._nested(rows) if name == "u" else rows, mode="append")
+
+    def _update(self, name: str) -> None:
+        if name == "t":
+            super()._update(name)
+        else:
+            DeltaTable(self.uris[name]).update(updates={"a": "3"}, predicate=self._some(name))
+
+    def _some(self, name: str) -> str:
+        return super()._some(name) if name == "t" else self.draw.choice(["a = 2", "a IS NULL", "a > 1"])
+
+
+NESTED = (
+    "select a, v.x, v.s.y, v.s.at from u where v.s.y is distinct from 2",
+    "select t.a, u.v.s.y, u.V.X from t left join u on t.b = u.v.x",
+    "select v.x, count(*) c, sum(v.s.y) s from u group by v.x",
+    "select a, v.x, row_number() over (partition by v.x order by a, v.s.y, v.s.at) r from u",
+)
+
+
+@pytest.mark.parametrize("sql", in_full(NESTED, [NESTED[1]]))
+def test_fields_of_structs_are_read_and_searched(tmp_path: Path, spark_runtime: SparkRuntime, sql: str) -> None:
+    view = ViewBench(Nested(tmp_path, 65), spark_runtime, sql)
+    view.refresh()
+    assert view.follow(4) <= {"changes", "groups", "unchanged"}
+
+
+def test_rows_of_files_without_a_field_are_read_by_spark(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
+    """What an older file lacks is null in it."""
+    lake = Nested(tmp_path, 66)
+    lake.kind = pa.struct([*Nested.KIND, ("z", pa.int64())])
+    rows = pa.table({"a": [8], "v": pa.array([{"x": "q", "s": None, "z": 5}], lake.kind)})
+    write_deltalake(lake.uris["u"], rows, mode="append", schema_mode="merge")
+    sql = "select t.b, u.v.z from t join u on t.b = u.v.x"
+    view = ViewBench(lake, spark_runtime, sql)
+    view.refresh()
+    view.follow(2)
+
+
+class SlowEngine(DuckEngine):
+    """Takes the time that a refresh may take, and counts the refreshes that were begun."""
+
+    begun = 0
+
+    @contextmanager
+    def cursor(self, refresh_s: float = inf) -> Iterator[DuckCursor]:
+        self.begun += 1
+        time.sleep(min(refresh_s, 60.0))
+        with super().cursor(0.0 if refresh_s < inf else inf) as cursor:
+            yield cursor
+
+
+def test_changes_that_take_as_long_as_a_recomputation_are_given_up_and_not_begun_again(new_view: NewView) -> None:
+    view, engine = new_view(PLAIN[13], seed=67, refresh="auto"), SlowEngine()
+    view.refresh()
+    view.kind = ViewKind(engine)
+    uri = view.lake.uris["t"]
+    strategies = []
+    for _ in range(3):
+        write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 1), mode="append")
+        refreshed = view.refresh()
+        strategies.append((refreshed.strategy, "given up" in refreshed.reason))
+        view.assert_equal()
+    assert strategies[0] == ("full", True)
+    assert engine.begun == 1, "what it took is remembered"
+    view.restart()
+    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 1), mode="append")
+    view.refresh()
+    assert engine.begun == 1, "by other processes too"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
+from iscp.adapters.delta.rows.net_changes import are_near, has_doubles
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.selection import in_full
 

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.user_sql import restrict_query
+from iscp.adapters.delta.spark.spark_frames import restrict_query
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import ShapeQuery, query_shaper
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.source.spark_read import DeltaRangeReader
 from iscp.cli.demo.lake import read
 from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow

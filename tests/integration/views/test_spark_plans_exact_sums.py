@@ -19,10 +19,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
 from iscp.core.algebra.algebra import TableRows
-from iscp.core.query.query_explanation import OperatorUpkeep
+from iscp.core.query.query_plan import OperatorUpkeep
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.changes.signed_rows import WEIGHT, Instants, TableChange

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.value_codes import row_codes
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.delta.rows.row_search import row_codes
+from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
 from iscp.core.algebra.algebra import TableRows
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.changes.signed_rows import WEIGHT, FoundRows, Instants, TableChange

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.query.query_explanation import OperatorUpkeep
-from iscp.core.query.query_plan import upkeep_of
+from iscp.core.query.query_plan import OperatorUpkeep, upkeep_of
 from iscp.views.analysis.query_analysis import analyze_query
 
 from .conftest import ViewBench

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.user_sql import restrict_query
+from iscp.adapters.delta.spark.spark_frames import restrict_query
 from iscp.core.values.errors import InvalidRequest
 from tests.fakes.sql_statements import DELTA, DML, INSERT, QUERIES, SCRIPTS, SET, SINCE_4_2, STATEMENTS, UNTIL_4_1
 from tests.fakes.tpc import QUERIES as TPC_QUERIES

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.add_actions import add_actions_of
+from iscp.adapters.delta.log.table_opening import add_actions_of
 from iscp.consumers.view.view_kind import ViewKind
+from iscp.views.duck.duck_refresh import DIFFERENCE_BYTES_MAX
 
 from .conftest import SCHEMAS, ViewBench, bag
 
@@ -245,3 +246,56 @@ def test_an_iteration_says_what_its_refresh_has_cost(new_view: Callable[..., Vie
         assert usage.bytes_written - sum(beside) == outcome.bytes > 0
         rows = [{"a": 1, "b": "new", "d": 1.5, "n": None}]
         write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="append")
+
+
+def test_those_who_follow_a_view_that_is_recomputed_read_what_is_another_row_now(
+    new_view: Callable[..., ViewBench],
+) -> None:
+    """All else stays where it is, so a view of the view has few changes to follow."""
+    view = new_view("select a, b, count(*) over () c from t", seed=5, refresh="full")
+    view.refresh()
+    rows = [{"a": each, "b": "same", "d": 0.0, "n": None} for each in range(40)]
+    write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="overwrite")
+    view.refresh()
+    DeltaTable(view.lake.uris["t"]).update(updates={"b": "'other'"}, predicate="a = 7")
+    done = view.refresh()
+    assert (done.strategy, done.consumed.rows) == ("full", 2)
+    feed = pa.table(DeltaTable(view.target).load_cdf(starting_version=DeltaTable(view.target).version()))
+    assert sorted((each["_change_type"], each["b"]) for each in feed.to_pylist()) == [
+        ("delete", "same"),
+        ("insert", "other"),
+    ]
+    view.assert_equal()
+
+
+LARGE = """
+    select a, if(id = 0, b, sha2(concat(id, 'x'), 256)) b, if(id > 2, null, -0.0D) z, if(id > 2, double('nan'), d) d
+    from t cross join range(110000) where a is not null"""
+"""A result of some 7 MB, with rows that are there twice."""
+
+
+@pytest.mark.slow
+def test_of_a_large_view_that_is_recomputed_only_those_rows_are_written_that_differ(
+    new_view: Callable[..., ViewBench],
+) -> None:
+    """Where too many differ, all are written, and the next time nobody looks."""
+    view = new_view(LARGE, seed=5, refresh="full")
+    rows = [{"a": 1, "b": "same", "d": 0.0, "n": None}] * 2
+    write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="overwrite")
+    view.refresh()
+    assert sum(add_actions_of(DeltaTable(view.target)).column("size_bytes").to_pylist()) > DIFFERENCE_BYTES_MAX
+
+    def refreshed(column: str, value: str) -> int:
+        """Refresh the view after an update, and return how many rows of distinct values were written."""
+        DeltaTable(view.lake.uris["t"]).update(updates={column: value})
+        done = view.refresh()
+        assert done.strategy == "full"
+        return done.consumed.rows
+
+    assert refreshed("b", "'other'") == 2
+    assert refreshed("d", "-0.0") == 0  # Spark takes both zeros for one value
+    view.assert_equal()
+    assert refreshed("a", "2") == 220_000
+    assert refreshed("b", "'third'") == 220_000
+    assert refreshed("b", "'fourth'") == 2
+    view.assert_equal()

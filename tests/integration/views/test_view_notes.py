@@ -22,11 +22,10 @@ from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.algebra.stored_query import QUERY_BYTES_MAX
 from iscp.core.job.iteration import Bounds
-from iscp.core.query.refresh_choice import RefreshSample, Strategy, samples_from_json, samples_to_json
-from iscp.ports.consumer import ConsumeContext
-from iscp.ports.refreshing import Refreshed, RefreshOrder
-from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.views.refresh.view_notes import QUERY_NOTE, REFRESH_NOTE
+from iscp.core.query.refresh_choice import RefreshSample, Strategy, refreshes_from_json, refreshes_to_json
+from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
+from iscp.runtime.iteration.iteration_ports import SinkPool
+from iscp.views.refresh.view_memory import QUERY_NOTE, REFRESH_NOTE
 from tests.fakes.forged_queries import forged
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full
@@ -292,13 +291,13 @@ def test_a_process_that_has_seen_no_refresh_chooses_by_what_former_ones_took(new
     view = new_view(GROUPS, seed=80, by_spark=True)
     view.refresh()
     file = Path(view.target, f"_iscp-{REFRESH_NOTE}.json")
-    (built,) = samples_from_json(file.read_bytes())
+    (built,) = refreshes_from_json(file.read_bytes())[0]
     assert built.strategy is Strategy.FULL
     changes = RefreshSample(Strategy.INCREMENTAL, 1, 0.01)
-    for content, reason in ((samples_to_json([built, changes]), "expected "), (b'[["full", -1, 1]]', "")):
+    for content, reason in ((refreshes_to_json([built, changes]), "expected "), (b'[["full", -1, 1]]', "")):
         file.write_bytes(content)
         view.restart()
         append(view)
         assert view.refresh().reason.startswith("expected ") is bool(reason)
-        assert len(samples_from_json(file.read_bytes())) == (3 if reason else 1)
+        assert len(refreshes_from_json(file.read_bytes())[0]) == (3 if reason else 1)
     view.assert_equal()

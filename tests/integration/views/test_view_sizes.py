@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.user_sql import run_nothing
-from iscp.core.sql.sql_sizes import SIZE_MAX
+from iscp.adapters.delta.spark.spark_frames import run_nothing
+from iscp.core.sql.sql_functions import SIZE_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import ShapeQuery, query_shaper
 

@@ -9,25 +9,30 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.etcd.builds.build_keys import BuildKeys
-from iscp.adapters.etcd.builds.build_store import EtcdBuilds
-from iscp.adapters.etcd.values import Compare, Delete, EventType, KeyValue, Put, Target, WatchEvent
-from iscp.coordination.builds.build_limits import RANGE_TIMEOUT_S, BuildLimits
-from iscp.coordination.builds.build_state import BuildState, Change, DropBuild, MarkBuilt
-from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import BuilderEffect, BuilderEvent, BuildTick
-from iscp.coordination.builds.worker_events import BuildWorkerEffect, BuildWorkerEvent, WorkRequested
+from iscp.adapters.etcd.keys import Compare, Delete, EventType, KeyValue, Put, Target, WatchEvent
+from iscp.adapters.etcd.watched_keys import BuildKeys, EtcdBuilds
+from iscp.coordination.builds.build_state import (
+    RANGE_TIMEOUT_S,
+    BuilderEffect,
+    BuilderEvent,
+    BuildLimits,
+    BuildState,
+    BuildTick,
+    BuildWorkerEffect,
+    BuildWorkerEvent,
+    Change,
+    DropBuild,
+    MarkBuilt,
+    WorkRequested,
+)
+from iscp.coordination.builds.builder import Builder, BuildWorker
 from iscp.coordination.schedule.schedule_events import Notified
 from iscp.core.values.errors import Conflict, IscpError, LeaseLost, NotOwner, Unavailable
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import Leader, NodeRecord, ShardId
 from iscp.ports.cluster import BuildAnswer
-from iscp.runtime.builds.build_jobs import plan_of
-from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
-from iscp.runtime.builds.builder_loop import BuilderLoop, RequestOfBuild
+from iscp.runtime.builds.builder_loop import BuilderLoop, BuildWorkerLoop, RequestOfBuild, plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.worker.run_guard import RunGuard
+from iscp.runtime.worker.runner import RunGuard
 from tests.simulation.builds.staged import SimulatedReader, iteration_ports
 from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.member_store import MemberKeys, key_value

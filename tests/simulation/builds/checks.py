@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, DropBuild, MarkBuilt, PutTask
-from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.worker_events import (
+from iscp.coordination.builds.build_state import (
     AnswerWork,
+    BuildState,
     BuildWorkerEffect,
     BuildWorkerEvent,
+    Change,
+    DeleteTask,
+    DropBuild,
+    MarkBuilt,
+    PutTask,
     RefuseWork,
     WorkRequested,
 )
+from iscp.coordination.builds.builder import BuildWorker
 from iscp.core.build.build_task import DEPTH_MAX, covers, depth
-from iscp.core.rows.range_tree import WHOLE, children
+from iscp.core.rows.key_ranges import WHOLE, children
 from iscp.core.values.progress import TableSize, total_size
 from tests.simulation.violation import expect
 

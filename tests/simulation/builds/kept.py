@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from iscp.coordination.builds.build_state import BuildState
-from iscp.coordination.global_checkpoint import counts
+from iscp.coordination.lag import counts
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import StorageError
 from iscp.core.values.ids import JobKey
 from iscp.core.values.progress import TableSize
-from iscp.ports.range_builder import TablePlace
+from iscp.ports.consumer import TablePlace
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard
 from tests.simulation.violation import expect

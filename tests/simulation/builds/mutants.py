@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_state import (
+    BuilderEvent,
+    BuildLimits,
     BuildState,
+    BuildsUnknown,
     Change,
     CountDone,
     DeleteTask,
@@ -17,14 +19,12 @@ from iscp.coordination.builds.build_state import (
     PutPlan,
     PutRetained,
     PutStaging,
+    TableSeen,
+    WorkRequested,
 )
-from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import BuilderEvent, BuildsUnknown, TableSeen
-from iscp.coordination.builds.replacements import Replacement, Replacements
-from iscp.coordination.builds.staging_tasks import StagingTasks
+from iscp.coordination.builds.builder import Builder, BuildWorker
+from iscp.coordination.builds.staging_tasks import Replacement, Replacements, StagingTasks
 from iscp.coordination.builds.table_turns import TableTurns
-from iscp.coordination.builds.worker_events import WorkRequested
 from iscp.core.build.build_task import RetainedSpan
 from tests.simulation.builds.play import violation
 from tests.simulation.builds.store import Store

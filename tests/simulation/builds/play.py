@@ -7,11 +7,10 @@ import sys
 from dataclasses import dataclass
 from random import Random
 
-from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
-from iscp.coordination.builds.waiting_tables import GATHER_S
+from iscp.coordination.builds.build_state import BuildLimits, MergeRange, Prioritize, SplitRange
+from iscp.coordination.builds.table_turns import GATHER_S
 from iscp.core.build.build_task import BuildPlan
-from iscp.core.rows.range_tree import parent
+from iscp.core.rows.key_ranges import parent
 from iscp.core.values.errors import IscpError
 from tests.simulation.builds.world import REAL, BuildWorld, Conduct, Parts, Trace
 from tests.simulation.violation import ViolationError, expect

@@ -19,42 +19,40 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import (
+from iscp.coordination.builds.build_state import (
+    AnswerWork,
+    BatchEnded,
     BuilderEvent,
+    BuildLimits,
     BuildOver,
     BuildsLoaded,
+    BuildState,
     BuildsUnknown,
     BuildsWritten,
     BuildTick,
+    BuildWorkerEvent,
     CallNode,
+    CancelBatch,
     CancelCall,
+    Change,
     LoadBuilds,
     MergeRange,
     NodesPlaced,
     RangeAnswered,
     RangeFailed,
-    SplitRange,
-    WriteBuilds,
-)
-from iscp.coordination.builds.worker_events import (
-    AnswerWork,
-    BatchEnded,
-    BuildWorkerEvent,
-    CancelBatch,
     RefuseWork,
     RunBatch,
+    SplitRange,
     TasksChanged,
     TasksRead,
     WaitEnded,
     WorkRequested,
+    WriteBuilds,
 )
-from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.builds.builder import Builder, BuildWorker
+from iscp.coordination.membership.assignments import Placement
 from iscp.core.build.build_task import BuildPlan, RangeBatch
-from iscp.core.rows.range_tree import WHOLE
+from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.values.errors import IscpError, StorageError
 from iscp.core.values.progress import TableSize
 from iscp.core.values.ring import Ring

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.build.build_request import BuildId
-from iscp.core.build.build_task import depth
-from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.build.build_task import NO_TERMS, BuildId, BuildTerms, depth
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import PlanOutdated, StorageError
 from iscp.core.values.progress import UNKNOWN, SnapshotSize, TableSize

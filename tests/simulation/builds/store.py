@@ -1,4 +1,4 @@
-"""Etcd in a world that builds (for iscp/adapters/etcd/builds): one transaction after the other, until it is emptied."""
+"""Etcd in a world that builds (`iscp/adapters/etcd/watched_keys.py`): one transaction after the other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A cluster that builds, in one thread and in simulated time: real builders and workers, and models of what is around.
 
-Modelled are etcd (`Store`, for iscp/adapters/etcd/build_keys.py), the calls between owner and nodes, the range builder,
-the files under the targets, and the jobs' own iterations, which publish. `Checks` looks at each change.
+Modelled are etcd (`Store`, for iscp/adapters/etcd/watched_keys.py), the calls between owner and nodes, the range
+builder, the files under the targets, and the jobs' own iterations, which publish. `Checks` looks at each change.
 """
 
 from __future__ import annotations
@@ -11,44 +11,42 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 
-from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import (
+from iscp.coordination.builds.build_state import (
+    AnswerWork,
+    BatchEnded,
     BuilderEffect,
     BuilderEvent,
+    BuildLimits,
     BuildOver,
     BuildsLoaded,
+    BuildState,
     BuildsUnknown,
     BuildsWritten,
     BuildTick,
     BuildWanted,
+    BuildWorkerEffect,
+    BuildWorkerEvent,
     CallNode,
+    CancelBatch,
     CancelCall,
+    Change,
     CheckBuilds,
     LoadBuilds,
     NodesPlaced,
     NotifyBuilt,
     RangeAnswered,
     RangeFailed,
-    TableSeen,
-    WriteBuilds,
-)
-from iscp.coordination.builds.worker_events import (
-    AnswerWork,
-    BatchEnded,
-    BuildWorkerEffect,
-    BuildWorkerEvent,
-    CancelBatch,
     RefuseWork,
     RunBatch,
+    TableSeen,
     TasksChanged,
     TasksRead,
     WaitEnded,
     WorkRequested,
+    WriteBuilds,
 )
-from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.builds.builder import Builder, BuildWorker
+from iscp.coordination.membership.assignments import Placement
 from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
 from iscp.core.values.errors import Canceled, IscpError, PlanOutdated, StorageError
 from iscp.core.values.progress import TableSize

@@ -8,7 +8,7 @@ from dataclasses import replace
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport
 from iscp.core.values.errors import IscpError
-from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.job_log_writer import LogWriter
 from tests.simulation.joblog import Log
 
 

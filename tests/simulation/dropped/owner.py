@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from iscp.coordination.clocks import SteadyTime
-from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
-from iscp.coordination.membership.node_session import PeerPhase
-from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.lag import GlobalCheckpoint, SteadyTime, counts
+from iscp.coordination.membership.membership import Roll
+from iscp.coordination.membership.term import PeerPhase
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import OwnerEffect, RevokeLease
-from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, OwnerEvent, RingBuilt
+from iscp.coordination.protocol.events import (
+    CoordinationTimes,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OwnerEffect,
+    OwnerEvent,
+    RevokeLease,
+    RingBuilt,
+)
 from iscp.coordination.protocol.messages import (
     Checkpoint,
     DispatchTableResponse,
@@ -20,10 +27,8 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     SourceSeen,
 )
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Moment, NodeRecord
+from iscp.core.values.ids import Moment, NodeRecord, ShardId
 
 
 class HearsAnything(OwnerMachine):

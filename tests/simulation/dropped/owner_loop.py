@@ -5,11 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from iscp.core.values.errors import IscpError, no_owner
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import Leader, NodeRecord
-from iscp.runtime.owner.log.job_log_writer import LogWriter
-from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.revoker import Revoker
+from iscp.core.values.ids import Leader, NodeRecord, ShardId
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_loop import OwnerLoop, Revoker
 from tests.simulation.owner_ports import OwnerMembership
 
 

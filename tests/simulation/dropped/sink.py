@@ -11,8 +11,8 @@ from iscp.core.job.watermark_record import record_key
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import Consumed
-from iscp.runtime.iteration.apply.change_reader import IterationRetriever
-from iscp.runtime.iteration.job_run import JobRun
+from iscp.runtime.iteration.apply_run import IterationRetriever
+from iscp.runtime.iteration.iteration_ports import JobRun
 from tests.simulation.engine import Run
 from tests.simulation.ranged import RangedSink
 from tests.simulation.sources import Commit, Kind, Sink

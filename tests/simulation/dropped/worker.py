@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.node_shards import NEVER, ShardFences
+from iscp.coordination.protocol.events import CoordinationTimes
 from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
-from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.coordination.worker_machine import WorkerMachine
+from iscp.coordination.worker_machine import NEVER, ShardFences, WorkerMachine
 from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import WIRE_FORMAT, Leader
+from iscp.core.values.ids import WIRE_FORMAT, Leader, ShardId, TableEpoch
 from tests.simulation.engine import Engine
 from tests.simulation.process import Process
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.keys import Keys, encoded, snapshot_of
-from iscp.adapters.etcd.values import KeyValue
+from iscp.adapters.etcd.keys import Keys, KeyValue, encoded, snapshot_of
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.core.settings.config import JobLogConfig, NodeConfig
 from iscp.core.values.errors import ConfigurationError
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord
 from tests.fakes.etcd import FakeEtcd, FakeMembership
 
 OTHER = NodeRecord("n-1", 1, "n-1:1")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
 from iscp.cli.iscp_admin import cli
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from tests.fakes.admin import FakeAdmin

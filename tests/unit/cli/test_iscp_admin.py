@@ -19,7 +19,7 @@ from iscp import __version__
 from iscp.cli.iscp_admin import cli
 from iscp.core.api.api_requests import JobName
 from iscp.core.api.api_views import LeftOutRow, LeftOutRows
-from iscp.core.job.verification import Comparison, Sample
+from iscp.core.job.start_rule import Comparison, Sample
 from iscp.core.values.errors import JobFailed, QueueFull
 from tests.fakes.admin import CHECKPOINT_AT_S, MISSING, FakeAdmin
 

@@ -11,7 +11,7 @@ import pytest
 from iscp import aio
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.client.admin_client import Client
-from iscp.core.spec.view_fields import view_of
+from iscp.core.spec.spec_parsing import view_of
 from iscp.core.values.errors import InvalidRequest
 from tests.fakes.admin import EXPLANATION, FakeAdmin
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.grpc.codec.request_messages import JOB_FILTER
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.codec.api_messages import JOB_FILTER
+from iscp.adapters.tls.tls_files import FORMAT_VERSION
 from iscp.client.admin_client import Client
 from iscp.client.request_parts import (
     WAIT_MARGIN_S,

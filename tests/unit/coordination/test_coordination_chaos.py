@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.membership.assignments import Placement
 from iscp.coordination.protocol.messages import NodeShardState
 from iscp.core.values.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback

@@ -1,5 +1,7 @@
 """The lag that is shown is never below the truth, whatever is committed, lost or set wrong; and no more than it has to
 be.
+
+A clock that is ahead is noticed, and said once.
 """
 
 from __future__ import annotations
@@ -10,14 +12,25 @@ from math import inf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iscp.coordination.lag import BehindVersions, Lag, commit_time_s, lag_of, probe_age_s
+from iscp.coordination.lag import (
+    AHEAD_FOR_S,
+    CLOCKS_APART_S,
+    BehindVersions,
+    Lag,
+    NodeClocks,
+    SteadyTime,
+    commit_time_s,
+    lag_of,
+    of_the_future,
+    probe_age_s,
+)
 from iscp.coordination.protocol.events import Seen
 from iscp.coordination.protocol.messages import VERSIONS_MAX, SourceSeen, VersionAge
 from iscp.core.job.job_row import JobRow, JobStatus, apply_report
 from iscp.core.job.start_rule import TARGET_LAG_S, ProbeState
 from iscp.core.values.errors import StorageError
 from iscp.core.values.watermark import Watermark
-from iscp.runtime.owner.seen_sources import SeenSources
+from iscp.runtime.owner.checkpoint_saver import SeenSources
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe
 from tests.fakes.timetable import SHARD, URI, Timetable, job, outcome, specified
@@ -239,3 +252,40 @@ def test_a_clock_that_is_set_back_hides_only_what_is_known_by_it_alone() -> None
     assert not lag_of(row._replace(watermark=Watermark(-1)), seen, now_s).known
     doubted = row._replace(status_json=JobStatus(doubted_at_s=DAY_S).to_json())
     assert not lag_of(doubted, seen, now_s).known, "nor is the greater of what is known and what is not"
+
+
+NOW_S = 1_000_000.0
+
+
+def test_clocks_may_be_a_little_apart() -> None:
+    assert not of_the_future(NOW_S + CLOCKS_APART_S, NOW_S)
+    assert of_the_future(NOW_S + CLOCKS_APART_S + 1.0, NOW_S)
+
+
+def test_of_a_clock_that_is_ahead_it_is_said_once_and_again_when_it_is_right() -> None:
+    clocks = NodeClocks()
+    assert clocks.note("n1", NOW_S, NOW_S) == ""
+    assert "86400 s ahead" in clocks.note("n1", NOW_S + 86_400.0, NOW_S)
+    assert clocks.note("n1", NOW_S + 86_401.0, NOW_S) == ""
+    assert clocks.note("n2", NOW_S, NOW_S) == ""
+    assert "agrees" in clocks.note("n1", NOW_S + 1.0, NOW_S)
+    assert clocks.note("n1", NOW_S + 1.0, NOW_S) == ""
+
+
+def test_a_clock_that_jumps_ahead_counts_once_it_has_stayed_there() -> None:
+    time, day_s = SteadyTime(), 86_400.0
+    assert time.read(NOW_S, 0.0) == NOW_S
+    assert time.read(NOW_S + 10.0 + CLOCKS_APART_S, 10.0) == NOW_S + 10.0 + CLOCKS_APART_S, "a little is no jump"
+    assert time.read(NOW_S + 20.0, 20.0) == NOW_S + 20.0
+    for passed_s in (30.0, 30.0 + AHEAD_FOR_S - 1.0):
+        assert time.read(NOW_S + day_s + passed_s, passed_s) == NOW_S + passed_s
+    assert time.read(NOW_S + 2 * day_s + 640.0, 640.0) == NOW_S + 640.0, "it jumps again"
+    late_s = 641.0 + AHEAD_FOR_S
+    assert time.read(NOW_S + 2 * day_s + late_s, late_s) == NOW_S + 2 * day_s + late_s
+
+
+def test_a_clock_that_is_set_back_counts_at_once() -> None:
+    time = SteadyTime()
+    assert time.read(NOW_S, 0.0) == NOW_S
+    assert time.read(NOW_S - 1_000.0, 1.0) == NOW_S - 1_000.0
+    assert time.read(NOW_S, 2.0) == NOW_S - 999.0, "and may be wrong, for all that is known"

@@ -5,17 +5,25 @@ from __future__ import annotations
 import pytest
 
 from iscp.coordination.invariants import check_owner
-from iscp.coordination.membership.assignments import ShardState
-from iscp.coordination.membership.dispatch_window import AWAITED_MAX, AWAITED_MIN, Window
-from iscp.coordination.membership.node_session import OPERATIONS_OF_ALL_MAX
-from iscp.coordination.membership.preferred_nodes import ring_of
+from iscp.coordination.membership.assignments import ShardState, ring_of
+from iscp.coordination.membership.term import AWAITED_MAX, AWAITED_MIN, OPERATIONS_OF_ALL_MAX, Window
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.placement.policies.basic import PLACED_AT_ONCE
-from iscp.coordination.protocol.effects import BuildRing, Decided, Decision, OwnerEffect, SendTo
-from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, RingBuilt, Tick
+from iscp.coordination.placement import PLACED_AT_ONCE
+from iscp.coordination.protocol.events import (
+    BuildRing,
+    CoordinationTimes,
+    Decided,
+    Decision,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OwnerEffect,
+    RingBuilt,
+    SendTo,
+    Tick,
+)
 from iscp.coordination.protocol.messages import Alive, DispatchTable, Sync
-from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord
 from tests.fakes.busy_owner import Costs, busy_owner, tables
 from tests.fakes.rings import step_with_rings
 

@@ -8,11 +8,9 @@ import pytest
 
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import Elected, FromNode
+from iscp.coordination.protocol.events import CoordinationTimes, Elected, FromNode
 from iscp.coordination.protocol.messages import NodeShard, NodeShardState, Sync
-from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.values.ids import TableEpoch
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord, TableEpoch
 from tests.fakes.busy_owner import BusyOwner, Costs, tables
 from tests.fakes.effort import CountedOwner
 from tests.fakes.prompt_nodes import EPOCH, node_records

@@ -5,26 +5,23 @@ from __future__ import annotations
 import pytest
 
 from iscp.coordination.invariants import check_worker
-from iscp.coordination.node_shards import FENCES_MAX
-from iscp.coordination.protocol.effects import (
-    CheckElection,
-    HoldIterations,
-    SendToOwner,
-    StartShard,
-    StopAllShards,
-    StopShard,
-    UpdateShard,
-    WorkerEffect,
-)
 from iscp.coordination.protocol.events import (
+    CheckElection,
     ElectionChecked,
     FromOwner,
+    HoldIterations,
     LeaseEnded,
     LeaseRegained,
     Reports,
+    SendToOwner,
     ShardStarted,
     ShardStopped,
+    StartShard,
+    StopAllShards,
+    StopShard,
     Tick,
+    UpdateShard,
+    WorkerEffect,
     WorkerEvent,
 )
 from iscp.coordination.protocol.messages import (
@@ -38,10 +35,9 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     Sync,
 )
-from iscp.coordination.report_outbox import HISTORY_MAX
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import Leader
+from iscp.coordination.reports import HISTORY_MAX
+from iscp.coordination.worker_machine import FENCES_MAX, WorkerMachine
+from iscp.core.values.ids import Leader, ShardId, TableEpoch
 from tests.fakes.loopback import TIMES, entry, job, report
 
 A = ShardId("a")

@@ -18,7 +18,7 @@ import pytest
 import iscp
 from iscp import errors
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.core.spec.spec_fields import RunFields
+from iscp.core.spec.spec import RunFields
 from iscp.core.values import errors as core
 
 ROOT = Path(__file__).parents[3]
@@ -32,8 +32,7 @@ NOT_FOR_USERS = {
     ("iscp/changefeed/__init__.py", "AttributeError"): "Python's own, of a module without that name",
     ("iscp/changefeed/client/changefeed.py", "AssertionError"): "behind a loop that ends by raising",
     ("iscp/adapters/grpc/channel/grpc_errors.py", "AssertionError"): "behind a call that ends by raising",
-    ("iscp/adapters/grpc/channel/endpoints.py", "ValueError"): "as gRPC raises it for a channel that is closed",
-    ("iscp/changefeed/model/cursor.py", "ValueError"): "translated where it is raised",
+    ("iscp/adapters/grpc/channel/attempts.py", "ValueError"): "as gRPC raises it for a channel that is closed",
     ("iscp/changefeed/model/ulid.py", "ValueError"): "translated where it is raised",
     ("iscp/changefeed/table/feed_log.py", "ValueError"): "translated by its caller",
 }

@@ -5,7 +5,7 @@ from contextvars import copy_context
 
 import pytest
 
-from iscp.core.job.usage import SECONDS_MOST, SparkNeed, Usage, UsagePart
+from iscp.core.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
 from iscp.core.values.errors import Conflict
 from iscp.core.values.untrusted_values import COUNT_MOST
 from iscp.ports.work_timer import (

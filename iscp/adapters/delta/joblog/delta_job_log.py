@@ -8,11 +8,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+from iscp.adapters.delta.joblog.appended_tables import HistoryTable, set_damaged_aside
 from iscp.adapters.delta.joblog.fenced_table import FencedTable
-from iscp.adapters.delta.joblog.history_table import HistoryTable, set_damaged_aside
-from iscp.adapters.delta.joblog.log_check import USED, Repaired, find_damage, is_there, repair
-from iscp.adapters.delta.joblog.log_format import HISTORY_TABLE, LOG_TABLE, written_format
-from iscp.adapters.delta.joblog.log_opening import refuse_others_table
+from iscp.adapters.delta.joblog.log_opening import (
+    HISTORY_TABLE,
+    LOG_TABLE,
+    USED,
+    Repaired,
+    find_damage,
+    is_there,
+    refuse_others_table,
+    repair,
+    written_format,
+)
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, REQUESTS_KEPT_PER_JOB, last_entries, log_table
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import storage_error

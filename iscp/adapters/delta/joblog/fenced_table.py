@@ -5,35 +5,147 @@ own term. Whenever the table has moved without us, who moved it is checked befor
 
 Old commit files are cleaned away, and a writer that slept so long finds the version free that it is about to write:
 its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was read after it.
+
+The rows of a job log's table, as the version that is opened has them.
+
+One commit of the job log, with what identifies it for whoever searches or checks the log.
+
+The files of rows that commits of the job log name.
+
+Files below the job log's table that no version of it needs: replaced ones, and those of commits that failed.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 import pyarrow as pa
-from deltalake import DeltaTable, Transaction
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
+from pyarrow.dataset import dataset
 
-from iscp.adapters.delta.joblog.data_files import DataFiles
-from iscp.adapters.delta.joblog.log_check import HARMLESS
-from iscp.adapters.delta.joblog.log_commit import CommitMode, put_commit
-from iscp.adapters.delta.joblog.log_format import keep_up
-from iscp.adapters.delta.joblog.log_opening import open_or_create
-from iscp.adapters.delta.joblog.log_reading import read_rows
-from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered
-from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
-from iscp.adapters.delta.log.commits import read_commit
-from iscp.adapters.delta.log.next_version import commits_after
-from iscp.adapters.delta.log.table_opening import bring_up
+from iscp.adapters.delta.joblog.log_opening import (
+    COMMIT_ACTIONS,
+    COMMIT_TABLE,
+    COMMIT_VERSION,
+    HARMLESS,
+    keep_up,
+    open_or_create,
+)
+from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
+from iscp.adapters.delta.log.commits import COMMIT_ID, read_commit
+from iscp.adapters.delta.log.log_writing import commits_after
+from iscp.adapters.delta.log.table_opening import add_actions_of, bring_up, open_delta
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
-from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
-from iscp.core.values.errors import InvariantBroken, NotOwner, OutcomeUnknown, StorageError, Unavailable
+from iscp.adapters.delta.storage.table_files import DurableCommits, files_of, sync
+from iscp.core.values.errors import InvariantBroken, JobLogDamaged, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
+
+
+class DataFiles:
+    """Writes the data files of one table."""
+
+    def __init__(self, uri: str, clock: Clock) -> None:
+        self._path = local_path(uri)
+        self._files = files_of(uri)
+        self._clock = clock
+
+    def write(self, name: str, rows: pa.Table) -> AddAction:
+        """Write a file that is durable before the commit that is to name it, and return its action.
+
+        Raises OSError, and what Arrow raises.
+        """
+        with self._files.open_output_stream(name) as stream:
+            pq.write_table(rows, stream, compression="zstd")
+            size = stream.tell()
+        if self._path is not None:
+            sync(self._path / name)
+            sync(self._path)
+        return AddAction(name, size, {}, int(self._clock.now_s() * 1000), True, row_count_stats(len(rows)))
+
+    def discard(self, name: str) -> None:
+        """Free the space of a file that was not committed; not on an object store, where that commit may yet come."""
+        if self._path is not None:
+            with suppress(OSError):
+                (self._path / name).unlink(missing_ok=True)
+
+
+CommitMode = Literal["append", "overwrite"]
+
+
+def put_commit(
+    table: DeltaTable, actions: Sequence[AddAction], mode: CommitMode, commit_id: str, txns: Sequence[Transaction]
+) -> None:
+    """Have the storage put it at exactly the version after the table's. Raises what deltalake raises."""
+    table.create_write_transaction(
+        list(actions),
+        mode,
+        table.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={
+                COMMIT_ID: commit_id,
+                COMMIT_TABLE: str(table.metadata().id),
+                COMMIT_VERSION: str(table.version() + 1),
+                COMMIT_ACTIONS: str(len(actions) + len(txns)),
+            },
+            max_commit_retries=0,
+            app_transactions=list(txns) or None,
+        ),
+    )
+
+
+def read_rows(uri: str, table: DeltaTable, schema: pa.Schema) -> tuple[pa.Table, int]:
+    """Return all rows, and in how many files they are. Raises JobLogDamaged, StorageError."""
+    try:
+        names = add_actions_of(table).column("path").to_pylist()
+        if not names:
+            return schema.empty_table(), 0
+        rows = dataset(names, schema=schema, filesystem=files_of(uri), format="parquet").to_table()
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        raise JobLogDamaged(
+            f"a file of the job log {uri} is missing or corrupt: {error}",
+            remedy="Restore it from a backup of the job log",
+        ) from error
+    except FOREIGN_ERRORS as error:
+        raise storage_error(error, "cannot read the job log") from error
+    return rows, len(names)
+
+
+TIDY_FILES_MAX = 1_000_000
+"""Files that one pass deletes; the next pass takes the others."""
+
+
+class OrphanFiles:
+    """Deletes the orphan files of one table; used by one thread."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._files = files_of(uri)
+        self._unneeded: set[str] = set()
+
+    def delete(self) -> int:
+        """Delete the files that the call before this one found unneeded already, and return how many; commit
+        nothing.
+        """
+        try:
+            table = open_delta(self._uri)
+            unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
+            # Of the last two calls: a file that is new is that of a commit on its way, which no version names yet.
+            doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
+            for name in doomed:
+                self._files.delete_file(name)
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot tidy the job log") from error
+        self._unneeded = unneeded.difference(doomed)
+        return len(doomed)
+
 
 APP_ID = "iscp_owner"
 FAILPOINT_CLAIM = "log.claim"

@@ -15,10 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.iteration import HistoryEntry, figures_of, refuse_absurd_row, split_figures
 from iscp.core.job.job_row import JobRow, JobState, Reason
-from iscp.core.job.report_validation import refuse_absurd_row
-from iscp.core.job.usage import figures_of, split_figures
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import JobKey
 from iscp.core.values.untrusted_values import error_text

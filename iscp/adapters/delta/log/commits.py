@@ -2,6 +2,10 @@
 
 A commit file is small and read whole (Delta protocol, section "Delta Log Entries"). What it did follows from its
 actions alone; only times and texts are passed on of its `commitInfo`.
+
+Reads what a commit says of itself, from the beginning of its file alone: writers put that first.
+
+Reads from a commit of a table what the table's rows are made of, as iscp writes it into each commit of a target.
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.adapters.delta.log.action_fields import FileKey, find_unclear, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import (
     TEXT_LENGTH_MAX,
     Action,
+    FileKey,
+    find_unclear,
     is_count,
+    key_of_action,
+    key_of_file,
     parse_actions,
     statistics_of,
     text_of,
@@ -26,8 +33,12 @@ from iscp.adapters.delta.log.actions import (
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import commit_name, place
-from iscp.core.values.errors import StorageError, TableNotFound
-from iscp.core.values.watermark import Watermark
+from iscp.adapters.delta.storage.regular_files import REACH, Reach
+from iscp.core.values.errors import PermanentError, StorageError, TableNotFound
+from iscp.core.values.trace_context import TRACE_KEY, trace_of
+from iscp.core.values.untrusted_values import exact_name
+from iscp.core.values.watermark import SourceMark, SourceMarks, Watermark, exact_watermark, parse_sources
+from iscp.ports.source import CommitOrigin
 
 # Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
 _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
@@ -357,3 +368,82 @@ def _rows(adds: list[dict[str, Any]]) -> int | None:
             return None
         total += rows
     return total
+
+
+COMMIT_INFO_BYTES_MAX = 65_536
+"""Bytes at the beginning of a commit's file where it has to say what it is."""
+
+_COMMIT_INFO = b'{"commitInfo":'
+
+
+def read_commit_info(log: str, version: int) -> Mapping[str, Any]:
+    """Return the `commitInfo` of a commit; empty if it has none there, or is gone. Raises OSError."""
+    try:
+        head = files.read_head(f"{log}/{commit_name(version)}", COMMIT_INFO_BYTES_MAX)
+    except FileNotFoundError:
+        return {}
+    line = next((line for line in head.splitlines() if line.startswith(_COMMIT_INFO)), b"")
+    try:
+        about = json.loads(line)["commitInfo"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def read_commit_trace(table_uri: str, version: int) -> str:
+    """Return the context in the user metadata of a commit, a JSON object with TRACE_KEY; empty if there is none.
+
+    Raises OSError.
+    """
+    text = text_of(read_commit_info(log_of(table_uri), version), "userMetadata")
+    if TRACE_KEY not in text:
+        return ""
+    try:
+        metadata = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    return trace_of(metadata.get(TRACE_KEY)) if isinstance(metadata, dict) else ""
+
+
+TABLE_KEY = "table"
+"""The name under which a commit has the URI of the one table that its target follows; of several, `sources` has it."""
+
+
+def read_origin(uri: str, version: int) -> CommitOrigin | None:
+    """Return the origin of one commit; None: it is not in the log. Raises StorageError."""
+    commit = read_commit(uri, version)
+    return None if commit is None else origin_of(uri, commit)
+
+
+def origin_of(uri: str, commit: Commit, reach: Reach = REACH) -> CommitOrigin:
+    """Return what a commit of the table at `uri` says; one that is not iscp's, or cannot be read, says nothing of
+    sources.
+
+    Whoever may write to the table may have named any place as one: a place is followed as those of files are.
+    """
+    changes = commit.changes_data or commit.metadata_id is not None
+    if commit.seq is None:
+        return CommitOrigin(changes_data=changes)
+    try:
+        sources = _sources_of(json.loads(commit.user_metadata))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        sources = {}
+    beyond = frozenset(each for each in sources if each and not _is_followed(uri, each, reach))
+    return CommitOrigin(sources, beyond, changes)
+
+
+def _is_followed(uri: str, source: str, reach: Reach) -> bool:
+    try:
+        reach.follow(uri, source)
+    except (StorageError, PermanentError):
+        return False
+    return "%" not in source  # which names another place once it is decoded
+
+
+def _sources_of(tag: Mapping[str, Any]) -> SourceMarks:
+    if sources := parse_sources(tag.get("sources", {})):
+        return sources
+    at = exact_watermark(Watermark(tag["to"], tag["at"], tag.get("step", 0), tag.get("steps", 0)))
+    if at.version < 0:  # a claim, under which the rows stay what they were
+        return {}
+    return {exact_name(tag.get(TABLE_KEY, ""), TABLE_KEY): SourceMark(exact_name(tag["source_id"], "source_id"), at)}

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from iscp.adapters.delta.log.commits import log_of
-from iscp.adapters.delta.storage.locations import local_path
-from iscp.adapters.delta.storage.mounts import on_local_disk
+from iscp.adapters.delta.storage.locations import local_path, on_local_disk
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,32 @@
-"""A data file of a table: which rows of it are gone, and the others, of some columns or at some places."""
+"""A data file of a table: which rows of it are gone, and the others, of some columns or at some places.
+
+Parquet files read into memory: how much their rows take there, and of which calendar their dates are.
+
+A file's own size bounds nothing: 8 MiB of a text that repeats itself are gigabytes once they are decoded.
+
+Caches the decoded rows of small data files between the changes of their tables, as a data file never changes.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
-from iscp.adapters.delta.log.deletion_vectors import GONE_ROWS_MAX, Places, read_vector
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.row_cache import ROW_CACHE, RowCache
+from iscp.adapters.delta.log.readable_files import GONE_ROWS_MAX, Places, read_vector
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.action_paths import REMEDY, place_of_file
 from iscp.adapters.delta.storage.bounded_parquet import (
     FIXED_BYTES,
     Allowance,
@@ -26,19 +36,159 @@ from iscp.adapters.delta.storage.bounded_parquet import (
     open_parquet,
 )
 from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.adapters.delta.storage.regular_files import REMEDY, place_of_file
+from iscp.adapters.delta.storage.table_files import open_input
+from iscp.core.sql.sql_names import path_of
 from iscp.core.values.errors import ErrorCode, StorageError
+from iscp.ports.source import ChangesUnavailableError
+
+# As Spark decides it (DataSourceUtils.getRebaseSpec), whose versions compare as texts. 3.0 still wrote INT96 as before.
+_SPARK_VERSION, _NEW_CALENDAR_SINCE = b"org.apache.spark.version", b"3.1.0"
+_LEGACY_MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_CALENDARS_AGREE_FROM_DAY = -25_567
+"""1900-01-01: dates differ before 1582-10-15, instants until the last time zone left its local mean time."""
+
+
+class ParquetRows:
+    """The rows of one file of a table. Columns are found without regard to case.
+
+    Raises ChangesUnavailableError where the file is gone, StorageError, and pyarrow's errors where it is damaged.
+    """
+
+    def __init__(self, uri: str, path: str, size: int) -> None:
+        """`path` is as the log has it, below the table, and so is `size`, in bytes."""
+        try:
+            with storage_faults(f"read {path} of {uri}"), open_input(uri, path, size) as opened:
+                self._parquet = BoundedParquet(opened.read(), opened.path)
+        except FileNotFoundError as error:
+            raise ChangesUnavailableError(f"{path} is gone") from error
+        self.columns = {name.lower(): name for name in self._parquet.schema_arrow.names}
+
+    def __len__(self) -> int:
+        return int(self._parquet.metadata.num_rows)
+
+    def read(self, wanted: Sequence[str], allowance: Allowance) -> pa.Table:
+        """Return those of the `wanted` columns, or fields of structs by their paths, that the file has; texts may come
+        as dictionaries.
+
+        Raises TooLarge where they would take more than the allowance once decoded; no more is in memory at any time.
+        """
+        places = {name: place for name in wanted if (place := find_part(name, self.columns))}
+        names = [*dict.fromkeys(place[0] for place in places.values())]
+        file, groups = self._parquet, self._parquet.groups
+        bound, coded = file.decoded_bytes_max(groups, names, allowance.left), False
+        if bound > allowance.left:
+            bound, coded = file.decoded_bytes_max(groups, names, allowance.left, coded=True), True
+        with allowance.reserve(bound):
+            rows = file.read_groups(groups, names, None, file.texts if coded else ())
+            allowance.take(sum(map(decoded_bytes, rows.columns)) if coded else rows.nbytes)
+        if all(len(place) == 1 for place in places.values()):
+            return rows
+        return pa.table(
+            {name if path else column: part_of(rows[column], path) for name, (column, *path) in places.items()}
+        )
+
+    def calendar_is_known(self, rows: pa.Table) -> bool:
+        """Return whether the calendar of dates and times in these rows is known, whoever wrote them."""
+        named = self._parquet.metadata.metadata or {}
+        if named.get(_SPARK_VERSION, b"") >= _NEW_CALENDAR_SINCE and not any(mark in named for mark in _LEGACY_MARKS):
+            return True
+        return not has_early_days(rows)
+
+
+def find_part(name: str, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a column among those of a file, which has their names by small letters, and the path to a field in it;
+    empty: the file has no such column.
+    """
+    if name.lower() in columns:
+        return (columns[name.lower()],)
+    column, *path = path_of(name)
+    return (columns[column.lower()], *path) if path and column.lower() in columns else ()
+
+
+def part_of(column: pa.ChunkedArray, path: Sequence[str]) -> pa.ChunkedArray:
+    """Return a column, or the field at a path in its structs, which is null where they are.
+
+    Raises pa.ArrowInvalid where the structs have no field of exactly this name: older files have fewer.
+    """
+    kind = column.type
+    for name in path:
+        if not pa.types.is_struct(kind) or len(kind.get_all_field_indices(name)) != 1:
+            raise pa.ArrowInvalid(f"there is no field {name}")
+        kind = kind.field(name).type
+    return pc.struct_field(column, list(path)) if path else column
+
+
+def has_early_days(rows: pa.Table) -> bool:
+    """Return whether dates or times of these rows are of days on which calendars differ."""
+    return any(map(_is_early, rows.columns))
+
+
+def _is_early(column: pa.ChunkedArray) -> bool:
+    if not pa.types.is_date(column.type) and not pa.types.is_timestamp(column.type):
+        return False
+    earliest = pc.min(column.cast(pa.timestamp("s") if pa.types.is_date(column.type) else column.type))
+    return bool(earliest.is_valid and earliest.value < _first_of(earliest.type))
+
+
+def _first_of(kind: pa.DataType) -> int:
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
+    return _CALENDARS_AGREE_FROM_DAY * 86_400 * per_second
+
+
+CACHED_BYTES_MAX = 64 * 1024**2
+"""Bytes of decoded rows in a node's cache, of all tables together; the longest unused are dropped, and read again."""
+
+CACHED_FILE_BYTES_MAX = 4 * 1024**2
+"""Bytes of a data file whose rows are cached; of a larger one only what a change needs is read, each time."""
+
+
+class RowCache:
+    """Caches the rows of data files; threads may share it."""
+
+    def __init__(self, bytes_max: int = CACHED_BYTES_MAX, file_bytes_max: int = CACHED_FILE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.file_bytes_max = file_bytes_max
+        self._rows: OrderedDict[Hashable, pa.Table] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def rows(self, file: Hashable, read: Callable[[], pa.Table]) -> pa.Table:
+        """Return the rows of `file`, which names a file and the columns of it; if they are not cached, `read` returns
+        them, or raises.
+        """
+        with self._lock:
+            if file in self._rows:
+                self._rows.move_to_end(file)
+                return self._rows[file]
+        rows = read()
+        with self._lock:
+            if file not in self._rows:
+                self._rows[file] = rows
+                self._bytes += rows.nbytes
+            while self._bytes > self._bytes_max:
+                self._bytes -= self._rows.popitem(last=False)[1].nbytes
+        return rows
+
+
+ROW_CACHE = RowCache()
+"""The cache of this process."""
+
+
+_WHOLE, _DAY = re.compile(r"-?\d+", re.ASCII), re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 @dataclass
 class DataFile:
     """One file of the table at `uri`, by its `add` action; `gone` are its rows that a deletion vector takes out.
 
-    `cache` has the rows of small files.
+    `cache` has the rows of small files, `partitions` are the table's columns that are in paths.
     """
 
     uri: str
     add: Mapping[str, Any]
     cache: RowCache = ROW_CACHE
+    partitions: Sequence[str] = ()
     gone: Places = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +211,17 @@ class DataFile:
             code=ErrorCode.LOG_CORRUPT,
             remedy=REMEDY,
         )
+
+    @cached_property
+    def partition(self) -> Mapping[str, str | None]:
+        """Return the values of columns that the log has in place of the file, as texts, by names in small letters.
+
+        Raises NotReadableHere where one is not there, or no text.
+        """
+        values = self.add.get("partitionValues") or {}
+        if not all(each in values and isinstance(values[each], str | None) for each in self.partitions):
+            raise NotReadableHere
+        return {each.lower(): values[each] for each in self.partitions}
 
     @property
     def is_small(self) -> bool:
@@ -96,7 +257,8 @@ class DataFile:
             counts = [parquet.metadata.row_group(number).num_rows for number in parquet.groups]
             ends, coded = np.cumsum(counts).tolist(), _coded(parquet)
             yield [
-                RowGroup(parquet, names, coded, number, end - counts[number], end) for number, end in enumerate(ends)
+                RowGroup(parquet, names, self.partition, coded, number, end - counts[number], end)
+                for number, end in enumerate(ends)
             ]
 
     @contextmanager
@@ -111,14 +273,36 @@ class DataFile:
         stamp = files.stamp(path := place_of_file(self.uri, self.add["path"]))
         if not stamp:
             raise NotReadableHere
-        yield [CachedRows(self.cache.rows((path, stamp, schema), lambda: self.read(schema)))]
+        key = (path, stamp, schema, tuple(self.partition.items()))
+        yield [CachedRows(self.cache.rows(key, lambda: self.read(schema)))]
 
 
-def open_files(uri: str, adds: Iterable[Mapping[str, Any]], cache: RowCache = ROW_CACHE) -> list[DataFile]:
+def partition_column(text: str | None, kind: pa.DataType, count: int) -> pa.Array:
+    """Return the value of a partition, as the log has it, for so many rows; None: they are null in it.
+
+    Raises NotReadableHere for types whose values are written in several ways, for other spellings than writers have,
+    and for an empty text, which is a null by Delta's protocol, and none to Spark.
+    """
+    if text is None:
+        return pa.nulls(count, kind)
+    is_spelled_so = (
+        (pa.types.is_integer(kind) and _WHOLE.fullmatch(text))
+        or (pa.types.is_date32(kind) and _DAY.fullmatch(text))
+        or (pa.types.is_string(kind) and text)
+    )
+    if is_spelled_so:
+        with suppress(pa.ArrowException):
+            return pa.repeat(pa.scalar(text, pa.string()).cast(kind), count)
+    raise NotReadableHere
+
+
+def open_files(
+    uri: str, adds: Iterable[Mapping[str, Any]], cache: RowCache = ROW_CACHE, partitions: Sequence[str] = ()
+) -> list[DataFile]:
     """Return the files of a table, with what their deletion vectors take out. Raises NotReadableHere, StorageError."""
     opened, gone = [], 0
     for add in adds:
-        opened.append(DataFile(uri, add, cache))
+        opened.append(DataFile(uri, add, cache, partitions))
         gone += len(opened[-1].gone)
         if gone > GONE_ROWS_MAX:
             raise NotReadableHere
@@ -153,11 +337,12 @@ def _is_coded(parquet: BoundedParquet, place: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """A row group of an open file, with the rows from `begin` to `end`; `names` are its columns by their names in small
-    letters, and `coded` those whose texts are read as references.
+    letters, `partition` is as in DataFile, and the texts of `coded` columns are read as references.
     """
 
     parquet: BoundedParquet
     names: Mapping[str, str]
+    partition: Mapping[str, str | None]
     coded: frozenset[str]
     number: int
     begin: int
@@ -167,18 +352,25 @@ class RowGroup:
         """Return these columns, of all rows or of some; a column that is younger than the file is null.
 
         Raises NotReadableHere where what is returned takes more than the allowance, or decoding it more than
-        GROUP_BYTES_MAX.
+        GROUP_BYTES_MAX, and for a value of a partition that is not read here.
         """
         allowance = Allowance(ROWS_BYTES_MAX) if allowance is None else allowance
-        own = [self.names[name.lower()] for name in schema.names if name.lower() in self.names]
+        there = {low: name for low, name in self.names.items() if low not in self.partition}
+        parts = [find_part(name, there) for name in schema.names]
+        own = [*dict.fromkeys(place[0] for place in parts if place)]
         count = self.end - self.begin if places is None else len(places)
         columns = []
         try:
             rows = self._decode(own, None if places is None else pa.array(places))
-            for each in schema:
-                there = self.names.get(each.name.lower())
-                allowance.take(count * FIXED_BYTES if there is None else decoded_bytes(rows[there]))
-                columns.append(pa.nulls(count, each.type) if there is None else rows[there].cast(each.type))
+            for each, place in zip(schema, parts, strict=True):
+                if place:
+                    values = part_of(rows[place[0]], place[1:])
+                    allowance.take(decoded_bytes(values))
+                    columns.append(values.cast(each.type))
+                else:
+                    text = self.partition.get(each.name.lower())
+                    allowance.take(count * (FIXED_BYTES + len(text or "")))
+                    columns.append(partition_column(text, each.type, count))
         except TooLargeError as error:
             raise NotReadableHere from error
         return pa.table(columns, schema=schema)

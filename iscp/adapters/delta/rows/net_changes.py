@@ -4,29 +4,234 @@ Rows that a filter refuses are left out before: what enters it is new then, what
 shared only by rows that pass.
 
 Small ranges are reduced in this process, on Arrow: planning and running Spark jobs costs more than the rows do.
+
+The changes that turn the present rows into those that are wanted, by key and without Spark.
+
+Compares rows whose doubles were computed in another order, and so may differ in their last digits.
+
+The columns that a table needs to hold the rows of another one besides its own, and how rows are given these columns.
+
+Names count without regard to case. Nothing is ever narrowed: a type follows another only where it holds all its values.
+
+Properties of the values of a column, by its type in Spark: can they be compared, and may equal ones differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, reduce
 from operator import and_
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.delta.spark.arrow_frame import spark_schema
+from iscp.adapters.delta.rows.row_search import beyond, row_codes
+from iscp.adapters.delta.spark.spark_frames import spark_schema
 from iscp.adapters.system.late_imports import A, F, T
-from iscp.core.rows.netting import ABSENT_AFTER, NET_OPS, Op
+from iscp.core.rows.differences import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted
-from iscp.ports.rows import Rows
-from iscp.ports.source import KeysSharedError
+from iscp.ports.source import KeysSharedError, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+@cache
+def _digits() -> dict[type[T.DataType], int]:
+    """Return how many digits a value of each type of whole numbers may have."""
+    return {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+
+
+class UnlikeSchemaError(Exception):
+    """No type fits the values of both: `path` is the column's, `present` and `wanted` are its types."""
+
+    def __init__(self, path: str, present: T.DataType, wanted: T.DataType) -> None:
+        super().__init__(f"{path} is {present.simpleString()} and {wanted.simpleString()}")
+        self.path, self.present, self.wanted = path, present.simpleString(), wanted.simpleString()
+
+
+def unified(present: T.StructType, wanted: T.StructType, path: str = "") -> T.StructType:
+    """Return the fields of `present`, as wide as `wanted` needs them, and those that only `wanted` has; raises
+    Unlike.
+    """
+    new = {field.name.lower(): field for field in wanted.fields}
+    fields = []
+    for field in present.fields:
+        other = new.pop(field.name.lower(), None)
+        kind = field.dataType if other is None else _wider(field.dataType, other.dataType, f"{path}{field.name}")
+        fields.append(T.StructField(field.name, kind))
+    return T.StructType([*fields, *[T.StructField(field.name, _nullable(field.dataType)) for field in new.values()]])
+
+
+def narrowed(present: T.StructType, wanted: T.StructType) -> T.StructType:
+    """Return the fields of `present` that `wanted` has, in its order."""
+    known = {field.name.lower(): field for field in present.fields}
+    found = [(known[field.name.lower()], field) for field in wanted.fields]
+    return T.StructType([T.StructField(ours.name, _fewer(ours.dataType, theirs.dataType)) for ours, theirs in found])
+
+
+def alike(first: T.DataType, second: T.DataType) -> bool:
+    """Return whether two types are the same but for what may be null, and for comments."""
+    return _nullable(first) == _nullable(second)
+
+
+def without_void(frame: DataFrame) -> DataFrame:
+    """Return the frame without fields of the type void, which Delta reads from no table, but has in its changes."""
+    present = _nullable(frame.schema, without=T.NullType)
+    assert isinstance(present, T.StructType)
+    return frame if alike(present, frame.schema) else conformed(frame, present)
+
+
+def conformed(frame: DataFrame, schema: T.StructType) -> DataFrame:
+    """Return the columns of `schema`, each taken by its name; null where `frame` has none."""
+    if alike(frame.schema, schema):
+        return frame
+    fields = {field.name.lower(): field for field in frame.schema.fields}
+    columns = []
+    for field in schema.fields:
+        known = fields.get(field.name.lower())
+        value = (
+            F.lit(None).cast(field.dataType)
+            if known is None
+            else _converted(F.col(quoted(known.name)), known.dataType, field.dataType)
+        )
+        columns.append(value.alias(field.name))
+    return frame.select(*columns)
+
+
+def _wider(present: T.DataType, wanted: T.DataType, path: str) -> T.DataType:
+    match present, wanted:
+        case T.StructType(), T.StructType():
+            return unified(present, wanted, f"{path}.")
+        case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
+            return T.ArrayType(_wider(ours, theirs, f"{path}.element"))
+        case T.MapType(), T.MapType():
+            key = _wider(present.keyType, wanted.keyType, f"{path}.key")
+            return T.MapType(key, _wider(present.valueType, wanted.valueType, f"{path}.value"))
+    if holds(present, wanted):
+        return present
+    if holds(wanted, present):
+        return wanted
+    raise UnlikeSchemaError(path, present, wanted)
+
+
+def holds(wide: T.DataType, narrow: T.DataType) -> bool:
+    """Return whether every value of `narrow` is one of `wide` (Delta's own type widening; no nested types)."""
+    if wide == narrow:
+        return True
+    match wide:
+        case T.DecimalType(precision=precision, scale=scale):
+            if isinstance(narrow, T.DecimalType):
+                return scale >= narrow.scale and precision - scale >= narrow.precision - narrow.scale
+            return type(narrow) in _digits() and precision - scale >= _digits()[type(narrow)]
+        case T.DoubleType():
+            return isinstance(narrow, T.ByteType | T.ShortType | T.IntegerType | T.FloatType)
+        case T.TimestampNTZType():
+            return isinstance(narrow, T.DateType)
+    digits = _digits()
+    return type(wide) in digits and type(narrow) in digits and digits[type(wide)] > digits[type(narrow)]
+
+
+def _fewer(present: T.DataType, wanted: T.DataType) -> T.DataType:
+    match present, wanted:
+        case T.StructType(), T.StructType():
+            return narrowed(present, wanted)
+        case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
+            return T.ArrayType(_fewer(ours, theirs))
+        case T.MapType(), T.MapType():
+            return T.MapType(_fewer(present.keyType, wanted.keyType), _fewer(present.valueType, wanted.valueType))
+    return present
+
+
+def _nullable(kind: T.DataType, without: type[T.DataType] | None = None) -> T.DataType:
+    """Return the type with all parts nullable, and no fields of the type `without`."""
+    match kind:
+        case T.StructType(fields=fields):
+            fields_left = [field for field in fields if without is None or not isinstance(field.dataType, without)]
+            return T.StructType(
+                [T.StructField(field.name, _nullable(field.dataType, without)) for field in fields_left]
+            )
+        case T.ArrayType(elementType=inner):
+            return T.ArrayType(_nullable(inner, without))
+        case T.MapType(keyType=key, valueType=value):
+            return T.MapType(_nullable(key, without), _nullable(value, without))
+    return kind
+
+
+def _converted(value: Column, have: T.DataType, want: T.DataType) -> Column:
+    if alike(have, want):
+        return value
+    match have, want:
+        case T.StructType(), T.StructType():
+            known = {field.name.lower(): field for field in have.fields}
+            parts = [
+                (
+                    _converted(value.getField(ours.name), ours.dataType, field.dataType)
+                    if (ours := known.get(field.name.lower())) is not None
+                    else F.lit(None).cast(field.dataType)
+                ).alias(field.name)
+                for field in want.fields
+            ]
+            return F.when(value.isNotNull(), F.struct(*parts))
+        case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
+            return F.transform(value, lambda each: _converted(each, ours, theirs))
+        case T.MapType(), T.MapType():
+            return F.map_from_entries(
+                F.transform(
+                    F.map_entries(value),
+                    lambda each: F.struct(
+                        _converted(each["key"], have.keyType, want.keyType),
+                        _converted(each["value"], have.valueType, want.valueType),
+                    ),
+                )
+            )
+    return value.cast(want)
+
+
+@cache
+def whole_types() -> tuple[type[T.DataType], ...]:
+    """Return the types of whole numbers."""
+    return (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+def comparable(kind: T.DataType) -> bool:
+    """Return whether Spark can compare two values of the type for equality."""
+    return not any(isinstance(part, (T.MapType, T.VariantType)) for part in parts_of(kind))
+
+
+def is_double(kind: T.DataType) -> bool:
+    return isinstance(kind, (T.DoubleType, T.FloatType))
+
+
+def is_collated(kind: T.DataType) -> bool:
+    """Return whether texts of the type that differ may be equal; rows with them count as different all the same."""
+    return isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation()
+
+
+def is_one_of(kind: T.DataType, kinds: tuple[type[T.DataType], ...]) -> bool:
+    """Return whether the type is one of `kinds` and its values compare as they are written."""
+    return isinstance(kind, kinds) and not is_collated(kind)
+
+
+def same_values(one: str, other: str, names: Iterable[str]) -> list[Column]:
+    """Return the conditions that rows of two frames, named by these aliases, are equal in these columns, nulls too."""
+    return [F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names]
+
+
+def parts_of(kind: T.DataType) -> Iterator[T.DataType]:
+    """Yield the type itself, or the types that an array or a struct is made of."""
+    match kind:
+        case T.ArrayType():
+            yield from parts_of(kind.elementType)
+        case T.StructType():
+            for each in kind.fields:
+                yield from parts_of(each.dataType)
+        case _:
+            yield kind
+
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 STAMPS = (COMMIT_VERSION, COMMIT_TIMESTAMP)
@@ -228,3 +433,90 @@ def contradicted(net: DataFrame, after: DataFrame, key: Sequence[str]) -> bool:
 def doubt(key: Sequence[str]) -> NoReturn:
     """Raise KeysSharedError: which of the rows is left, and whether they still share the key, is not in the changes."""
     raise KeysSharedError(f"several rows share a key ({', '.join(key)})")
+
+
+def differing_rows(wanted: pa.Table, present: pa.Table, key: Sequence[str]) -> pa.Table | None:
+    """Return rows of `wanted` that `present` lacks or has otherwise (op `u`), and keys that only `present` has (op
+    `d`).
+
+    Values compare as in Spark (iscp/consumers/replica/shared_keys.py), in the columns of `wanted`. None: rows share a
+    key in one of the two, or Arrow does not compare such values.
+    """
+    names = {name.lower(): name for name in present.column_names}
+    if names.keys() != {name.lower() for name in wanted.column_names}:
+        return None
+    present = present.select([names[name.lower()] for name in wanted.column_names]).rename_columns(wanted.column_names)
+    if present.schema.types != wanted.schema.types or not (has_own_keys(wanted, key) and has_own_keys(present, key)):
+        return None
+    wanted_codes, present_codes = row_codes(wanted, present)
+    new = wanted.filter(pa.array(beyond(wanted_codes, present_codes)))
+    old = present.filter(pa.array(beyond(present_codes, wanted_codes)))
+    called = {name.lower(): name for name in wanted.column_names}
+    keys = [called[name.lower()] for name in key]
+    old_keys, new_keys = row_codes(old.select(keys), new.select(keys))
+    gone = old.filter(pa.array(~np.isin(old_keys, new_keys)))
+    return pa.concat_tables([_with_op(new, Op.UPDATE), _with_op(gone, Op.DELETE)])
+
+
+def having_keys(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return for each row whether one of `others` has its key; null equals null."""
+    mine, theirs = row_codes(key_columns(rows, key), key_columns(others, key))
+    return np.isin(mine, theirs)
+
+
+def changes_of_keys(keys: pa.Table, own: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return `own` rows (op `u`), and those of `keys` that none of them has (op `d`), whose other columns are null."""
+    gone = key_columns(keys.filter(pa.array(~having_keys(keys, own, key))), key)
+    places = {name.lower(): place for place, name in enumerate(key)}
+    columns = [
+        gone.column(places[field.name.lower()]).cast(field.type)
+        if field.name.lower() in places
+        else pa.nulls(len(gone), field.type)
+        for field in own.schema
+    ]
+    return pa.concat_tables([_with_op(own, Op.UPDATE), _with_op(pa.table(columns, own.schema.names), Op.DELETE)])
+
+
+def _with_op(rows: pa.Table, op: Op) -> pa.Table:
+    return rows.append_column(OP, pa.array([op.value] * len(rows), pa.string()))
+
+
+RELATIVE_MOST = 1e-9
+"""The part of the larger one by which two doubles of a view may differ, and count as equal."""
+
+_PLACE, _THERE = "_iscp_place", "_iscp_there"
+
+
+def has_doubles(rows: DataFrame) -> bool:
+    """Return whether rows may be nearly equal, and can be paired."""
+    kinds = [field.dataType for field in rows.schema.fields]
+    return any(map(is_double, kinds)) and all(map(comparable, kinds))
+
+
+def are_near(wanted: DataFrame, present: DataFrame) -> bool:
+    """Return whether the same rows are in both, as often, but for small differences of doubles in columns of their own.
+
+    Rows that agree in all other columns are paired in the order of their doubles. Two of them that lie within such a
+    difference of each other may be paired wrongly, and then count as different.
+    """
+    doubles = [field.name for field in wanted.schema.fields if is_double(field.dataType)]
+    exact = [name for name in wanted.columns if name not in doubles]
+    one, other = (_numbered_rows(frame, exact, doubles).alias(name) for frame, name in ((wanted, "w"), (present, "h")))
+    paired = one.join(other, same_values("w", "h", (*exact, _PLACE)), "full_outer")
+    there = F.col(f"w.{_THERE}").isNotNull() & F.col(f"h.{_THERE}").isNotNull()
+    near = reduce(lambda left, right: left & right, [_near(name) for name in doubles])
+    return paired.where(~(there & near)).isEmpty()
+
+
+def _numbered_rows(frame: DataFrame, exact: list[str], doubles: list[str]) -> DataFrame:
+    from pyspark.sql import Window
+
+    window = Window.partitionBy(*map(quoted, exact)).orderBy(*map(quoted, doubles))
+    return frame.withColumn(_PLACE, F.row_number().over(window)).withColumn(_THERE, F.lit(1))
+
+
+def _near(name: str) -> Column:
+    one, other = F.col(f"w.{quoted(name)}"), F.col(f"h.{quoted(name)}")
+    apart = F.abs(one - other)
+    near = (apart <= RELATIVE_MOST * F.greatest(F.abs(one), F.abs(other))) & (apart < F.lit(float("inf")))  # nor NaN
+    return one.eqNullSafe(other) | F.coalesce(near, F.lit(False))

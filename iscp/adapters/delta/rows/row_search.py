@@ -4,6 +4,10 @@ A column is compared with the values that it has in the rows that are wanted. As
 are wanted, of each combination of values, they are the wanted ones, as the table has these: the other columns need not
 be read. So one column of whole numbers is mostly all that is decoded; and none of a file that by its statistics has
 none of the values.
+
+Rows compared by numbers that stand for their values, on Arrow: null equals null, and zeros and NaN are one each.
+
+Reads stored groups of some keys by delta-rs, where their files are not searched here.
 """
 
 from __future__ import annotations
@@ -17,13 +21,61 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.delta.log.deletion_vectors import Places
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.data_file import ROWS_BYTES_MAX, CachedRows, DataFile, RowGroup
-from iscp.adapters.delta.rows.key_bounds import may_hold
-from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
+from iscp.adapters.delta.log.readable_files import Places
+from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.rows.data_file import ROWS_BYTES_MAX, CachedRows, DataFile, RowGroup, partition_column
+from iscp.adapters.delta.rows.row_keys import may_hold
 from iscp.adapters.delta.storage.bounded_parquet import Allowance
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.ports.source import ChangesUnavailableError
+
+Codes = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def codes_of(values: pa.ChunkedArray, distinct: pa.Array) -> Codes:
+    """Return the place of each value in `distinct`; -1: it is not there."""
+    found = pc.index_in(values, value_set=distinct, skip_nulls=False)
+    codes: Codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return codes
+
+
+def comparable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values such that what Spark takes for equal is equal here."""
+    if not pa.types.is_floating(values.type):
+        return values
+    plain = pc.add(values, pa.scalar(0.0, values.type))
+    return pc.if_else(pc.is_nan(plain), pa.scalar(float("nan"), values.type), plain)
+
+
+def row_codes(rows: pa.Table, others: pa.Table) -> tuple[Codes, Codes]:
+    """Return for each row a number that all rows equal to it have, and no other.
+
+    `others` has the same columns, in their order.
+    """
+    every = pa.concat_tables([rows, others.rename_columns(rows.schema.names).cast(rows.schema)])
+    known = np.zeros(len(every), np.int64)
+    for column in every.columns:
+        values = comparable_values(column)
+        distinct = pc.unique(values)
+        _, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
+    return known[: len(rows)], known[len(rows) :]
+
+
+def ordinals(codes: Codes) -> Codes:
+    """Return for each row how many equal ones lie before it."""
+    order = np.argsort(codes, kind="stable")
+    found = np.empty(len(codes), np.int64)
+    found[order] = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order], side="left")
+    return found
+
+
+def beyond(codes: Codes, others: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which rows are more than there are equal ones among the others."""
+    size = int(max(codes.max(initial=-1), others.max(initial=-1))) + 1
+    found: np.ndarray[Any, np.dtype[np.bool_]] = ordinals(codes) >= np.bincount(others, minlength=size)[codes]
+    return found
+
 
 SEARCHED_BYTES_MAX = 8 * 1024**3
 """Bytes of a table's files in which rows are searched here; larger tables are left to Spark."""
@@ -179,7 +231,10 @@ class _Step:
     codes: Codes | None
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Return whether one of the values may be in the file, by its statistics."""
+        """Return whether one of the values may be in the file, by its partition or its statistics."""
+        if self.name.lower() in file.partition:
+            own = partition_column(file.partition[self.name.lower()], self.distinct.type, 1)
+            return len(self._places_in_distinct(pa.chunked_array([own]))[0]) > 0
         return self.ascending is None or may_hold(file.add, self.name, self.ascending)
 
     def match(self, known: Codes | None, values: pa.ChunkedArray) -> tuple[Places, Codes]:
@@ -273,3 +328,25 @@ def _first_of_each(found: Sequence[_Candidates], need: Codes) -> list[Places]:
 
 def _none() -> Places:
     return np.empty(0, np.int64)
+
+
+def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
+    """Return the stored groups with these keys, and others. Raises ChangesUnavailableError if a file is gone."""
+    with delta_faults(f"read {uri}"):
+        # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
+        batches = pa.RecordBatchReader.from_stream(open_delta(uri, version).scan())
+        try:
+            found = [_with_first(batch, pc.unique(keys["k0"])) for batch in batches]
+        except pa.ArrowInvalid as error:  # whatever delta-rs has met on its way through the files
+            raise ChangesUnavailableError(f"what is kept of the groups cannot be read: {error}") from error
+        return pa.concat_tables([_plain(batches.schema).empty_table(), *found])
+
+
+def _with_first(batch: pa.RecordBatch, firsts: pa.Array) -> pa.Table:
+    """Return the rows whose first key is one of these."""
+    rows = pa.Table.from_batches([batch]).cast(_plain(batch.schema))
+    return rows.filter(pc.is_in(rows["k0"], value_set=firsts.cast(rows.schema.field("k0").type)))
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_type(pa.string()) if each.type == pa.string_view() else each for each in schema])

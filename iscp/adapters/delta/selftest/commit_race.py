@@ -18,8 +18,8 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import commit_name, on_s3
+from iscp.adapters.delta.storage.s3_settings import table_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -28,7 +28,7 @@ from iscp.adapters.delta.selftest.commit_race import (
     race,
 )
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
-from iscp.adapters.delta.storage import conditional_writes, files, s3_settings
+from iscp.adapters.delta.storage import files, s3_settings
 from iscp.adapters.delta.storage.locations import S3
 from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, StorageError
 
@@ -67,7 +67,7 @@ LOCAL = _TestedStore(
 ON_S3 = _TestedStore(
     s3_settings.LOG_STORE,
     "spark.delta.logStore.s3.impl",
-    conditional_writes.REMEDY,
+    files.REMEDY,
 )
 _REFUSES_CONDITIONS = ("Conditional Writes Unavailable", "NotImplemented", "501 Not Implemented")
 """Texts of errors of Hadoop and of stores that openly lack conditional writes."""

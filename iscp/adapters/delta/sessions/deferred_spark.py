@@ -2,6 +2,8 @@
 
 What the runner has said of its threads before the start is made up for when a thread first uses Spark: the group of its
 jobs, its session, and which groups were canceled.
+
+The access to Spark that all else is composed on, however it came to be there.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from iscp.adapters.delta.storage.delta_errors import spent
 from iscp.core.values.errors import EngineError
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from iscp.adapters.delta.sessions.spark_access import SparkAccess
     from iscp.adapters.delta.spark.spark_engine import SparkEngine
 
 
@@ -270,3 +271,28 @@ class DeferredEngine:
     def _started(self) -> SparkEngine:
         assert self._engine is not None, "a session was used"
         return self._engine
+
+
+class SparkAccess(Protocol):
+    """Spark with Delta: its root session, and further ones in the same SparkContext."""
+
+    @property
+    def root(self) -> SparkSession: ...
+
+    @property
+    def local(self) -> bool:
+        """Return whether tasks run within the JVM, and not on executors elsewhere."""
+
+    def new_session(self) -> SparkSession:
+        """Return a session with SQL settings and temporary views of its own, in the same SparkContext."""
+
+    def alive(self) -> bool:
+        """Return whether there is a JVM, unless none was needed yet, and a cluster's manager has not ended its
+        application.
+        """
+
+    def kill(self) -> None:
+        """End the JVM by force: a deadline has passed, and nothing may be written any more."""
+
+    def stop(self) -> None:
+        """Stop Spark in order."""

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.delta.spark.jars import log_store_jar
+from iscp.adapters.delta.spark.java import log_store_jar
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE, session_conf, shuffle_partitions
-from iscp.adapters.system.process_fork import Before, refuse_fork
+from iscp.adapters.system.child_process import Before, refuse_fork
 from iscp.core.settings.session_needs import (
     DEFAULT_FILES,
     JARS,
@@ -25,7 +25,7 @@ from iscp.core.settings.session_needs import (
     with_jar,
 )
 from iscp.core.values.errors import ConfigurationError, EngineError, InvalidRequest
-from iscp.core.values.extras import DISTRIBUTION
+from iscp.core.values.untrusted_values import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

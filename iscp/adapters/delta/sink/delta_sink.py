@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 from deltalake.transaction import AddAction
 
-from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.log.commits import table_exists
 from iscp.adapters.delta.log.live_files import LoadState, load_plain_state
-from iscp.adapters.delta.log.table_features import (
+from iscp.adapters.delta.log.log_writing import (
+    COMMITS,
+    PROPERTIES,
+    Checkpoints,
     expiry_fault,
     refuse_fault,
     refuse_somebody_elses,
@@ -27,34 +29,38 @@ from iscp.adapters.delta.log.table_features import (
     target_fault,
 )
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.rows.key_bounds import TableKeys
-from iscp.adapters.delta.rows.net_changes import OP
-from iscp.adapters.delta.rows.schema_evolution import conformed
-from iscp.adapters.delta.sink.append_only import Lacking, Way, comparable, lacking
-from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
+from iscp.adapters.delta.rows.net_changes import OP, conformed
+from iscp.adapters.delta.rows.row_keys import TableKeys
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
-from iscp.adapters.delta.sink.column_features import enable_features
-from iscp.adapters.delta.sink.sink_position import PositionReader
-from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
-from iscp.adapters.delta.sink.staged_keys import have_own_keys
-from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
-from iscp.adapters.delta.sink.staging import add_actions, stage, staged_rows
+from iscp.adapters.delta.sink.sink_position import Columns, PositionReader, plain
+from iscp.adapters.delta.sink.staging import FileStagedRanges, add_actions, have_own_keys, stage, staged_rows
 from iscp.adapters.delta.sink.table_diff import comparing
-from iscp.adapters.delta.sink.target_columns import Columns, plain
-from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
 from iscp.adapters.delta.sink.target_deletion import TargetDeletion, delete_beside
+from iscp.adapters.delta.sink.target_write import (
+    DirectWriter,
+    Lacking,
+    Way,
+    append_by_spark,
+    commit_properties,
+    comparable,
+    create_target,
+    enable_features,
+    is_plain,
+    lacking,
+    merge_by_spark,
+    overwrite_by_spark,
+)
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.target_notes import read_note, write_note
-from iscp.core.build.build_request import BuildId
+from iscp.adapters.delta.storage.table_files import read_note, write_note
+from iscp.core.build.build_task import BuildId
+from iscp.core.job.iteration import UsagePart
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import Conflict, EngineError, StorageError, TableNotFound
 from iscp.core.values.watermark import Position
-from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Compared, Deleted, DeletionOrder, Manifest
-from iscp.ports.source import KeyBounds
+from iscp.ports.source import KeyBounds, Rows
 from iscp.ports.system import Failpoints, Guard
 from iscp.ports.work_timer import charged_as, charging, leave_to_spark
 

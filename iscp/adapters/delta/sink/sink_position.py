@@ -4,35 +4,106 @@
 target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is gone. So
 every commit since the base of our last one must be ours or change no data. Otherwise the target has diverged, and so it
 has if one of them cannot be read any more.
+
+The columns of a target, as far as they decide which rows go into it: names and types.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.commit_origin import TABLE_KEY
-from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
-from iscp.adapters.delta.log.next_version import commits_after, counts
+from iscp.adapters.delta.log.commits import APP_ID, TABLE_KEY, Commit, commit_stamp, log_of, newest_version, read_commit
+from iscp.adapters.delta.log.log_writing import commits_after, counts
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.sink.target_columns import plain
+from iscp.adapters.delta.rows.net_changes import UnlikeSchemaError, alike, arrow_schema, unified
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.delta.storage.files import require_place
 from iscp.adapters.delta.storage.locations import place
-from iscp.adapters.delta.storage.table_place import require_place
-from iscp.core.job.commit_route import REPAIR_MARK
+from iscp.adapters.system.late_imports import T
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.source_holds import REPAIR_MARK
 from iscp.core.values.errors import Conflict, StorageError, TableNotFound
-from iscp.core.values.exact_watermarks import parse_sources, sources_document
 from iscp.core.values.totals import NO_TOTALS, parse_totals, totals_document
 from iscp.core.values.trace_context import TRACE_KEY
 from iscp.core.values.untrusted_values import exact_float
-from iscp.core.values.watermark import DeadLetters, Position, Watermark
+from iscp.core.values.watermark import DeadLetters, Position, Watermark, parse_sources, sources_document
 from iscp.ports.sink import CommitTag
 from iscp.ports.work_timer import count_work
+
+
+class Columns:
+    """The columns of one table; `schema_json` here and elsewhere as Delta and Spark write it."""
+
+    def __init__(self, schema_json: str) -> None:
+        self._plain = plain(json.loads(schema_json))
+        self._types = _types(self._plain)
+
+    @cached_property
+    def schema(self) -> T.StructType:
+        return T.StructType.fromJson(self._plain)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        return arrow_schema(self.schema)
+
+    @cached_property
+    def _kinds(self) -> dict[str, pa.DataType]:
+        return {field.name.lower(): field.type for field in self._arrow}
+
+    def match(self, schema_json: str) -> bool:
+        """Return whether these are the same columns, in any order."""
+        return self._types == _types(plain(json.loads(schema_json)))
+
+    def take(self, schema_json: str) -> bool:
+        """Return whether there is a column for each of the others, of a type that fits its values."""
+        if self.match(schema_json):
+            return True
+        try:
+            return alike(unified(self.schema, T.StructType.fromJson(json.loads(schema_json))), self.schema)
+        except UnlikeSchemaError:
+            return False
+
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """Return `rows` with these columns, null where they have none."""
+        names = {name.lower(): name for name in rows.schema.names}
+        kinds = dict(zip(names, rows.schema.types, strict=True))
+        if self._kinds == kinds:
+            return rows
+        return pa.table(
+            {
+                field.name: rows[names[field.name.lower()]].cast(field.type)
+                if field.name.lower() in names
+                else pa.nulls(len(rows), field.type)
+                for field in self._arrow
+            }
+        )
+
+
+def plain(kind: Any) -> Any:
+    """Return a schema's bare columns and types.
+
+    Generated and identity columns and the like are the source's affair.
+    """
+    if isinstance(kind, dict):
+        bare = {name: plain(value) for name, value in kind.items()}
+        known = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
+        return {name: known.get(name, value) for name, value in bare.items()}
+    if isinstance(kind, list):
+        return [plain(each) for each in kind]
+    return kind
+
+
+def _types(schema: Any) -> dict[str, str]:
+    """Return column names and types; nullability and comments do not decide which rows fit."""
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}
+
 
 FORMAT = 1
 _HARMLESS = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")

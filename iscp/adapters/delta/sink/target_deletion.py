@@ -4,39 +4,78 @@ A commit comes first that takes all rows away, at the next seq. Whatever is on i
 it says whose the deletion is: as long as it is the newest commit, what lies in the directory is
 what the deletion has yet to delete, and whoever repeats it goes on there. Its file goes last, so that a directory
 without it is a deletion that is over, or somebody else's.
+
+Deletions of all kinds of targets share these rules: whose a target has to be, what stays, and how it is said.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from iscp.adapters.delta.log.commits import commit_file, log_of, newest_version, read_actions, read_commit
-from iscp.adapters.delta.log.nested_tables import LOG, STAGED
-from iscp.adapters.delta.sink.deletion_parts import (
-    FILES_AT_ONCE,
-    dataset_within,
-    refused_deletion,
-    require_kept_by,
-    shown_files,
-)
+from iscp.adapters.delta.log.readable_files import LOG, STAGED
 from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.action_paths import is_below, path_below
-from iscp.adapters.delta.storage.conditional_writes import SCRATCH_PREFIX
-from iscp.adapters.delta.storage.dataset_names import BUILDS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.locations import commit_name, place
+from iscp.adapters.delta.storage.files import SCRATCH_PREFIX
+from iscp.adapters.delta.storage.locations import BUILDS, VERSIONS, commit_name, is_manifest, place
+from iscp.adapters.delta.storage.regular_files import is_below, path_below
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import deletion_id
-from iscp.core.values.errors import PermanentError, TableNotFound
+from iscp.core.values.errors import ErrorCode, PermanentError, TableNotFound
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.sink import CommitTag, Deleted, DeletionOrder
 from iscp.ports.system import Failpoints
+
+FILES_AT_ONCE = 1_000
+"""Files that are deleted between two checks of whether this may go on: as many as one request to S3 takes."""
+
+LEFT_SHOWN_MAX = 3
+"""Files of others in a target's directory that are named; of more their number is."""
+
+_REMEDY = "Unregister the job without its target, and delete by hand what is yours"
+
+
+def require_kept_by(row: JobRow, uri: str, there: Position) -> None:
+    """Raise PermanentError unless a target's last commit is the registration's, or the one that began its deletion."""
+    if there.job_id not in (row.job_id, deletion_id(row.job_id)):
+        kept = f"was kept last by the registration {there.job_id}" if there.job_id else "was never the job's"
+        raise refused_deletion(f"{uri} {kept}, so that nothing was deleted")
+
+
+def dataset_within(place: str, *, own_versions: bool = False) -> str:
+    """Return a table, or an index, in a target's directory; empty: there is none.
+
+    The target's own log is none. `own_versions`: nor are manifests that lie where those of an index do.
+    """
+    with storage_faults(f"list {place}"):
+        for path, _ in files.files_below(place):
+            folder, name = posixpath.split(path)
+            top, log = posixpath.split(folder)
+            is_table = log == LOG and (top or own_versions) and not top.startswith(STAGED)
+            is_index = log == VERSIONS and is_manifest(name) and (top or not own_versions)
+            if is_table or is_index:
+                return f"{place}/{top}".rstrip("/")
+    return ""
+
+
+def shown_files(top: str, foreign: Sequence[str]) -> tuple[str, ...]:
+    """Return the places of the first of some files, and how many more there are."""
+    shown = tuple(f"{top}/{path}" for path in sorted(foreign)[:LEFT_SHOWN_MAX])
+    more = len(foreign) - len(shown)
+    return (*shown, f"and {more} more files in {top}") if more else shown
+
+
+def refused_deletion(message: str) -> PermanentError:
+    """Return the error of a target that is not to be deleted."""
+    return PermanentError(message, remedy=_REMEDY, code=ErrorCode.TARGET_UNUSABLE)
+
 
 KIND = "deletion"
 """The kind of the commit by which a deletion begins."""

@@ -3,6 +3,11 @@
 Spark reads the rest: what cannot be read so for certain, as other layouts, older calendars, types that Arrow has
 otherwise. (_STAMPS_BYTES, _NULL_BYTES):: Bytes in memory of a change's kind, version and time in each row, and of a
 column that its file does not have.
+
+Find the rows of a data file that a commit has changed by a deletion vector alone (Delta protocol, "Add CDC File").
+
+A file that a commit takes away and puts back with another vector lost the rows that only the later one marks, and got
+back those that only the former one marks.
 """
 
 from __future__ import annotations
@@ -16,23 +21,67 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyroaring import BitMap64
 
-from iscp.adapters.delta.log.add_actions import add_actions_of
-from iscp.adapters.delta.log.commits import ChangeFile, Commit
-from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.log.actions import is_count
+from iscp.adapters.delta.log.commits import ChangeFile, Commit, Descriptor
+from iscp.adapters.delta.log.live_files import NotReadableHere
+from iscp.adapters.delta.log.readable_files import Places, load_vector
+from iscp.adapters.delta.log.table_opening import add_actions_of, open_delta
+from iscp.adapters.delta.rows.data_file import ParquetRows, partition_column
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
-from iscp.adapters.delta.rows.parquet_files import ParquetRows
-from iscp.adapters.delta.source.marked_rows import UnreadVectorError, find_changed_places
-from iscp.adapters.delta.storage.action_paths import lies_elsewhere
 from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.storage.locations import on_s3
+from iscp.adapters.delta.storage.regular_files import lies_elsewhere
 from iscp.adapters.system.late_imports import T
-from iscp.core.sql.sql_names import reserved_names
+from iscp.core.sql.sql_names import fields_by_name, reserved_names
 from iscp.core.values.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
-from iscp.core.values.errors import StorageError
+from iscp.core.values.errors import PermanentError, StorageError
 from iscp.ports.source import ChangesUnavailableError
+
+_READ_HERE = ("i", "u")
+"""The ways of storing a vector by which it is inline, or below its table."""
+
+
+class UnreadVectorError(Exception):
+    """A vector is not read here, or is damaged: Spark reads it, or says what is wrong with it."""
+
+
+def find_changed_places(uri: str, file: ChangeFile, rows: int, allowance: Allowance) -> Places | None:
+    """Return the numbers of the changed rows of a file with `rows` rows, or None if all are.
+
+    Raises UnreadVectorError, and TooLargeError where vectors and numbers take more memory than allowed.
+    """
+    if file.within is None and file.without is None:
+        return None
+    gone = BitMap64() if file.without is None else _read(uri, file.without, rows, allowance)
+    if file.within is not None:
+        chosen = _read(uri, file.within, rows, allowance) - gone
+        allowance.take(len(chosen) * np.dtype(np.int64).itemsize)
+        return np.array(chosen.to_array(), np.int64)
+    allowance.take(rows * np.dtype(np.int64).itemsize)
+    left = np.ones(rows, np.bool_)
+    left[np.array(gone.to_array(), np.int64)] = False
+    return np.flatnonzero(left)
+
+
+def _read(uri: str, vector: Descriptor, rows: int, allowance: Allowance) -> BitMap64:
+    size = vector.get("sizeInBytes")
+    if vector.get("storageType") not in _READ_HERE or not is_count(size):
+        raise UnreadVectorError
+    allowance.take(size)
+    try:
+        found = load_vector(uri, vector)
+    except (StorageError, PermanentError) as error:
+        raise UnreadVectorError from error
+    if len(found) and found.max() >= rows:
+        raise UnreadVectorError
+    return found
+
 
 _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"
@@ -49,7 +98,9 @@ SNAPSHOT_FILE_BYTES = 16 * 1024
 """Bytes of each file of a table that count for nothing: what they hold is little beside what a file costs Spark."""
 
 FILES_READ_AT_ONCE = 16
-"""Small files that are read side by side, as a store may take long to answer; others wait."""
+"""Files that are read side by side where a store may take long to answer. Local files are read one after another:
+threads that wait for each other's lock of the interpreter took twice the processor time for thousands of small files.
+"""
 
 _CHUNKS_MAX = 100
 # Whether a path is spelled in the log as in the file system is nobody's question then.
@@ -100,6 +151,10 @@ class Shape:
         """Return the fields that can have values: Delta reads no column of the type void."""
         return {field["name"]: field for field in self.every_field if field["type"] != "void"}
 
+    @cached_property
+    def _every_part(self) -> Mapping[str, Mapping[str, Any]]:
+        return fields_by_name(self.fields.values())
+
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self.fields)
@@ -126,8 +181,8 @@ class Shape:
         return self.configuration.get(_FEED_ON, "false").lower() == "true"
 
     def selected(self, columns: Sequence[str]) -> T.StructType:
-        """Return these columns, as Spark has them."""
-        plain = [{**self.fields[name], "metadata": {}} for name in columns]
+        """Return these columns, or fields of structs by their paths, as Spark has them."""
+        plain = [{**self._every_part[name], "metadata": {}} for name in columns]
         return T.StructType.fromJson({"type": "struct", "fields": plain})
 
     def readable(self, columns: Sequence[str], *, arrays: bool = False) -> bool:
@@ -143,7 +198,7 @@ class Shape:
             return "the names of its columns are mapped"
         if others := self.features - FEATURES_READ:
             return f"it has {', '.join(sorted(others))}"
-        special = has_special_texts(self.fields[name].get("metadata") or {} for name in columns)
+        special = has_special_texts(self._every_part[name].get("metadata") or {} for name in columns)
         if special or not fits_arrow(self.selected(columns), (), arrays=arrays):
             return "it has columns of types that are read by Spark alone"
         return ""
@@ -210,7 +265,8 @@ def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: A
         raise NotDirectError(why)
     schema = arrow_schema(shape.selected(shape.columns))
     with direct_work(), _unfit_left_to_spark():
-        with ThreadPoolExecutor(min(FILES_READ_AT_ONCE, max(1, len(files))), "iscp-files") as pool:
+        at_once = min(FILES_READ_AT_ONCE, max(1, len(files))) if on_s3(uri) else 1
+        with ThreadPoolExecutor(at_once, "iscp-files") as pool:
             parts = list(pool.map(lambda file: _read_file(uri, file, shape, schema, allowance), files))
         table = pa.concat_tables([schema.empty_table(), *parts])
         table.validate(full=True)
@@ -285,10 +341,11 @@ def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allo
     allowance.take(count * (_STAMPS_BYTES + _NULL_BYTES * len(schema) + repeated))
     if not parquet.calendar_is_known(raw):
         raise NotDirectError
+    by_name = dict(zip(raw.schema.names, raw.columns, strict=True))
     columns = {
-        field.name: _partition_value(file, shape, field, count)
+        field.name: _partition_value(file, field, count)
         if field.name in shape.partitions
-        else _column(raw, parquet.columns.get(field.name.lower()), field, count)
+        else _column(by_name.get(parquet.columns.get(field.name.lower(), field.name)), field, count)
         for field in schema
     }
     if not file.change:
@@ -296,19 +353,16 @@ def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allo
     return pa.table(columns)
 
 
-def _column(raw: pa.Table, name: str | None, field: pa.Field, rows: int) -> pa.ChunkedArray | pa.Array:
-    """A column that is younger than the file is null in it."""
-    return pa.nulls(rows, field.type) if name is None else raw[name].cast(field.type)
+def _column(column: pa.ChunkedArray | None, field: pa.Field, rows: int) -> pa.ChunkedArray | pa.Array:
+    """Return a file's column as the table's type; one that is younger than the file is null in it."""
+    return pa.nulls(rows, field.type) if column is None else column.cast(field.type)
 
 
-def _partition_value(file: ChangeFile, shape: Shape, field: pa.Field, rows: int) -> pa.Array:
-    # Of these types a partition's value is written in one way only.
-    if not isinstance(shape.selected([field.name]).fields[0].dataType, T.IntegralType | T.StringType | T.DateType):
-        raise NotDirectError
-    text = file.partition_values[field.name]
-    if text == "":  # a null by Delta's protocol, and none to Spark
-        raise NotDirectError
-    return pa.repeat(pa.scalar(text, pa.string()).cast(field.type), rows)
+def _partition_value(file: ChangeFile, field: pa.Field, rows: int) -> pa.Array:
+    try:
+        return partition_column(file.partition_values[field.name], field.type, rows)
+    except NotReadableHere as error:
+        raise NotDirectError from error
 
 
 def _stamped(rows: pa.Table, change: str, commit: Commit) -> pa.Table:

@@ -1,7 +1,16 @@
-"""The changes of one range, in memory or read by Spark, for as long as somebody needs them (port Feed)."""
+"""The changes of one range, in memory or read by Spark, for as long as somebody needs them (port Feed).
+
+Finds updates whose change data lack rows.
+
+For an UPDATE delta-rs (1.6) takes all rows of the files that it rewrites, before and after, and leaves out of the
+change data each row that has an equal on the other side. If all rows are different, only those go that stayed as they
+were. If not, an updated row that becomes equal to a row that was there is lost, and so is the row that it was, if an
+equal remains. Then there are no longer two rows for each one that was updated.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
@@ -11,9 +20,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.delta.rows.column_kinds import same_values
-from iscp.adapters.delta.rows.key_bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row, spanning
-from iscp.adapters.delta.rows.key_hashes import key_hashes
 from iscp.adapters.delta.rows.net_changes import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -30,27 +36,67 @@ from iscp.adapters.delta.rows.net_changes import (
     fits_arrow,
     net_by_arrow,
     net_by_spark,
+    same_values,
     unhashable,
 )
-from iscp.adapters.delta.rows.plain_condition import passing_rows
+from iscp.adapters.delta.rows.row_keys import (
+    bounded,
+    bounds_aggregates,
+    bounds_of_arrow,
+    bounds_of_row,
+    key_hashes,
+    spanning,
+)
 from iscp.adapters.delta.source.arrow_read import NotDirectError, has_special_texts
-from iscp.adapters.delta.source.update_counts import find_lost_rows
-from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, utf8_rows
-from iscp.adapters.delta.spark.cached_frame import cached, release
+from iscp.adapters.delta.source.spark_read import written_by_arrow, written_by_spark
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
+from iscp.adapters.delta.spark.spark_frames import cached, frame_of_arrow, release, utf8_rows
 from iscp.adapters.delta.storage.bounded_parquet import TooLargeError
+from iscp.adapters.duck.row_conditions import passing_rows
 from iscp.adapters.system.late_imports import F, T
-from iscp.core.job.usage import UsagePart
-from iscp.core.rows.netting import ABSENT_BEFORE, Op
+from iscp.core.job.iteration import UsagePart
+from iscp.core.rows.differences import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import KEY_HASH, quoted
-from iscp.ports.rows import Rows
-from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, KeyedRows, SourceRange
+from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, KeyedRows, Rows, SourceRange
 from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_IMAGES = ("update_preimage", "update_postimage")
+
+
+def find_lost_rows(changes: pa.Table | DataFrame, updates: Mapping[int, int]) -> dict[int, str]:
+    """Return by version what is wrong with its change data. `updates` is as in SourceRange.
+
+    An update that left a row as it was is taken for one that lost it.
+    """
+    if not updates:
+        return {}
+    counts = _count_by_arrow(changes) if isinstance(changes, pa.Table) else _count_by_spark(changes, updates)
+    found = {}
+    for version, rows in sorted(updates.items()):
+        before, after = (counts[version, image] for image in _IMAGES)
+        if not before == after == rows:
+            found[version] = (
+                f"version {version} is an UPDATE by delta-rs of {rows} rows whose change data have {before} of them "
+                f"before and {after} after"
+            )
+    return found
+
+
+def _count_by_arrow(changes: pa.Table) -> Counter[tuple[int, str]]:
+    stamps = changes.select([COMMIT_VERSION, CHANGE_TYPE])
+    counted = stamps.group_by(stamps.column_names).aggregate([([], "count_all")])
+    return Counter({(row[COMMIT_VERSION], row[CHANGE_TYPE]): row["count_all"] for row in counted.to_pylist()})
+
+
+def _count_by_spark(changes: DataFrame, updates: Mapping[int, int]) -> Counter[tuple[int, str]]:
+    rows = changes.where(F.col(COMMIT_VERSION).isin([*updates])).groupBy(COMMIT_VERSION, CHANGE_TYPE).count().collect()
+    return Counter({(row[0], row[1]): row[2] for row in rows})
+
 
 _ROWS_PER_PARTITION = 250_000
 

@@ -2,35 +2,63 @@
 
 How far an iteration goes is decided from the commit files alone. The rows come from Delta's change data feed
 and are reduced to the net change of each key: its last operation in the range, and whether it was new.
+
+The bounds of one iteration, and the steps into which it cuts a commit that is larger than that.
+
+Probes whether a Delta log has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
+
+The next commit's file is probed by its name. That it is not there can also mean that it was cleaned away, or that
+the log was recreated at a lower version: so the last commit file seen must still be the same one (its inode, or
+ETag, and time; a new file may get an old inode). If it is not, the log is read from the start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import ceil
+from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.adapters.delta.log.commit_origin import origin_of, read_origin
-from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files, read_commit
-from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_files, load_plain_state
-from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
-from iscp.adapters.delta.rows.schema_evolution import without_void
+from iscp.adapters.delta.log.actions import text_of
+from iscp.adapters.delta.log.commits import (
+    TABLE_MOVED,
+    Commit,
+    list_log,
+    log_of,
+    origin_of,
+    read_changed_files,
+    read_commit,
+    read_commit_info,
+    read_origin,
+    version_of,
+)
+from iscp.adapters.delta.log.live_files import (
+    ListFiles,
+    LivePaths,
+    LoadState,
+    NotReadableHere,
+    list_live_files,
+    load_plain_state,
+)
+from iscp.adapters.delta.log.table_opening import hinted_version
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow, without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, RowsAfter
-from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at, size_of_state
-from iscp.adapters.delta.source.range_cut import find_unclear_version, steps_of, within
-from iscp.adapters.delta.source.retyped_columns import fields_lost, retyped_columns
-from iscp.adapters.delta.source.row_lookup import RowLookup
+from iscp.adapters.delta.source.delta_catalog import fields_lost, retyped_columns, set_properties
+from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, RowLookup, explained, size_at, size_of_state
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
-from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
+from iscp.adapters.delta.storage.delta_errors import storage_error
+from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, on_s3, storage_place
 from iscp.adapters.system.late_imports import F
-from iscp.core.job.iteration import Bounds
-from iscp.core.job.usage import UsagePart
+from iscp.core.job.iteration import Bounds, UsagePart
+from iscp.core.job.source_holds import is_repair
+from iscp.core.job.start_rule import ProbeState
 from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.sql.sql_names import quoted
+from iscp.core.sql.sql_names import path_of, quoted
 from iscp.core.values.errors import EngineError, StorageError, TableNotFound
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Watermark
@@ -39,8 +67,46 @@ from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+STEPS_MAX = 1_000
+"""Steps that one commit is cut into at most; then a step exceeds the bounds of an iteration."""
+
+
+def within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:
+    """Return the first of `commits`, and those that fit in with it."""
+    taken: list[Commit] = []
+    rows = size = 0
+    for commit in commits:
+        rows, size = rows + (commit.rows_added or 0), size + commit.bytes
+        over = rows > bounds.rows_max or size > bounds.bytes_max or len(taken) >= bounds.versions_max
+        if taken and (over or alone):
+            break
+        taken.append(commit)
+    return taken
+
+
+def find_unclear_version(commits: Iterable[Commit], partitions: tuple[str, ...] | None) -> tuple[int, str] | None:
+    """Return the first version whose actions do not show its changes, and why; None: all do.
+
+    `partitions` are the table's partition columns before; None: no commit changes them. Where they change, files that
+    are removed have their partitions' values under columns that the table has in its files now, or the other way round.
+    """
+    for commit in commits:
+        if commit.unclear:
+            return commit.version, commit.unclear
+        if partitions is not None and commit.metadata_id is not None and commit.partitions != partitions:
+            return commit.version, "the table is partitioned in another way than before"
+    return None
+
+
+def steps_of(commit: Commit, bounds: Bounds) -> int:
+    """Return into how many steps one commit is to be cut; 0: it is small enough as a whole."""
+    steps = max(ceil((commit.rows_added or 0) / bounds.rows_max), ceil(commit.bytes / bounds.bytes_max))
+    return min(steps, STEPS_MAX) if steps > 1 else 0
+
 
 R = TypeVar("R")
 
@@ -176,7 +242,7 @@ class DeltaChangeSource:
         with reading_changes(f"read the change data feed of {uri}" if by_cdf else f"read what was added to {uri}"):
             rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
             marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else inserted_by(span)
-            frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
+            frame = rows.select(*[_part(rows, name) for name in columns], *marks)
             again = partial(self._read_rewritten, uri, span, columns)
             return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers, again)
 
@@ -296,6 +362,12 @@ class DeltaChangeSource:
         return listed.newest
 
 
+def _part(rows: DataFrame, name: str) -> Column:
+    """Return a column, or the field of a struct that has this path."""
+    is_column = len(path_of(name)) == 1 or name in rows.columns
+    return F.col(quoted(name)) if is_column else F.col(name).alias(name)
+
+
 def _too_large(uri: str, span: SourceRange, bytes_max: int) -> str:
     if span.steps:
         return f"a commit of {uri} is read in parts"
@@ -310,3 +382,121 @@ def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_
         if found is None:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         yield found
+
+
+FORWARD_MAX = 64
+"""Commit files probed one by one; after so many the log is listed."""
+
+REPAIR_COMMITS_MAX = 64
+"""New commits of which a probe reads whether one is a repair, the newest first; those before them are not read."""
+
+_STAMP = Struct("=QQQ")
+_WORD = (1 << 64) - 1
+
+
+class DeltaProbe:
+    """Port CommitProbe; safe for threads."""
+
+    def remote(self, table_uri: str) -> bool:
+        return on_s3(table_uri)
+
+    def place(self, table_uri: str) -> str:
+        return storage_place(table_uri)
+
+    def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        try:
+            log = log_of(table_uri)
+            # The last commit seen comes first: in a log that was cleaned or recreated the next name says nothing.
+            stamp = files.stamp(f"{log}/{commit_name(seen.version)}")
+            if not stamp:
+                return _same_or(seen, _from_start(log, table_uri, seen.version))
+            if not seen.stamp:
+                return _forward(log, table_uri, ProbeState(seen.version, _packed(stamp), stamp[1] / 1e9))
+            if _packed(stamp) != seen.stamp:
+                return _same_or(seen, _from_start(log, table_uri, seen.version))
+            if not files.exists(f"{log}/{commit_name(seen.version + 1)}"):
+                return seen
+            return _forward(log, table_uri, seen)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+    def first_probe(self, table_uri: str) -> ProbeState:
+        try:
+            return _from_start(log_of(table_uri), table_uri, None)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+    def newest_repair(self, table_uri: str, after: int, until: int) -> int:
+        try:
+            log = log_of(table_uri)
+            newest_first = range(until, max(after, until - REPAIR_COMMITS_MAX), -1)
+            return next((version for version in newest_first if _is_repair(log, version)), 0)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+
+def _is_repair(log: str, version: int) -> bool:
+    """Return whether a commit is a repair; False if it cannot be read, as the iteration, which reads it whole, reports
+    that.
+    """
+    about = read_commit_info(log, version)
+    return is_repair(text_of(about, "operation"), text_of(about, "userMetadata"))
+
+
+def _packed(stamp: tuple[int, ...]) -> bytes:
+    """Return a stamp as it is stored: a node stores one for each source and target, and numbers take three times as
+    much.
+    """
+    if not stamp:
+        return b""
+    identity, at_ns, size = stamp
+    return _STAMP.pack(identity, at_ns & _WORD, size)  # a time before 1970 is negative
+
+
+def _stamp_of(log: str, version: int) -> bytes:
+    """Return the stamp of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
+    found = files.stamp(f"{log}/{commit_name(version)}") or files.stamp(f"{log}/{checkpoint_name(version)}")
+    return _packed(found)
+
+
+def _same_or(seen: ProbeState, state: ProbeState) -> ProbeState:
+    return seen if (seen.version, seen.stamp) == (state.version, state.stamp) else state
+
+
+def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
+    """Return the newest state from `state` on, which is there; `state` itself where there is no next."""
+    since_s, newest = 0.0, state
+    for version in range(state.version + 1, state.version + 1 + FORWARD_MAX):
+        stamp = files.stamp(f"{log}/{commit_name(version)}")
+        if not stamp:
+            return newest
+        since_s = since_s or stamp[1] / 1e9
+        newest = ProbeState(version, _packed(stamp), since_s)
+    listed = _list_newest(log, table_uri)
+    return ProbeState(listed.version, listed.stamp, since_s)
+
+
+def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeState:
+    """Return the newest state from the last checkpoint on, if there is one; otherwise the log is listed."""
+    version = hinted_version(log)
+    # A checkpoint from before what was seen may lie behind a gap: cleaned logs have none after it.
+    if version >= max(0, seen_version or 0):
+        stamp = _stamp_of(log, version)
+        if stamp:
+            return _forward(log, table_uri, ProbeState(version, stamp))
+    return _list_newest(log, table_uri)
+
+
+def _list_newest(log: str, table_uri: str) -> ProbeState:
+    named = ((version_of(name, checkpoints=True), name) for name in files.names(log))
+    found = [(version, name) for version, name in named if version is not None]
+    # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".
+    newest = max(found, default=None)
+    if newest is None:
+        raise TableNotFound("is not a Delta table", field=table_uri, remedy=TABLE_MOVED)
+    return ProbeState(newest[0], _packed(files.stamp(f"{log}/{newest[1]}")))
+
+
+def _unreadable(table_uri: str, error: OSError) -> StorageError:
+    remedy = "Check the path and its permissions"
+    return storage_error(error, f"cannot read {table_uri}", error.strerror, remedy)

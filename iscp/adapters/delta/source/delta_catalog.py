@@ -1,33 +1,45 @@
-"""Finds Delta tables by path, URI, or name in a catalog of Spark, and describes them (port Catalog)."""
+"""Finds Delta tables by path, URI, or name in a catalog of Spark, and describes them (port Catalog).
+
+Sets properties of a user's table, by Spark: deltalake unsets none.
+
+Holds of jobs on Delta tables, by properties of the tables themselves (port RetentionHold).
+
+The columns of a table that have another type than before, whose values old files do not give, or are gone.
+
+Spark reads a file's column as the type that the table has now. Mostly it fails where that is another one; but what was
+a time is then a number, and what does not fit in a smaller integer is cut off, without a word.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
-from iscp.adapters.delta.log.nested_tables import logs_at, table_around
-from iscp.adapters.delta.log.table_features import target_fault
-from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
-from iscp.adapters.delta.rows.plain_condition import passing_rows
+from iscp.adapters.delta.log.log_writing import target_fault
+from iscp.adapters.delta.log.readable_files import logs_at, table_around
+from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow, holds
 from iscp.adapters.delta.source.arrow_read import Shape, has_special_texts
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_faults
+from iscp.adapters.delta.storage.files import missing_parent
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
-from iscp.adapters.delta.storage.table_place import missing_parent
+from iscp.adapters.duck.row_conditions import passing_rows
 from iscp.adapters.system.late_imports import T
-from iscp.core.job.target_state import TargetLog
+from iscp.core.job.source_holds import hold_properties
+from iscp.core.job.start_rule import TargetLog
 from iscp.core.query.query_plan import QueryShape
-from iscp.core.values.column_identity import void_fields
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.column_identity import lost_fields, physical_name, void_fields
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.values.ids import table_id_fault
 from iscp.core.values.progress import TableSize
@@ -36,6 +48,7 @@ from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = (
@@ -305,3 +318,106 @@ def _is_plain(condition: str, schema_json: str) -> bool:
     each = [T.StructType.fromJson({"type": "struct", "fields": [{**field, "metadata": {}}]}) for field in fields]
     plain = T.StructType([field for schema in each if fits_arrow(schema, ()) for field in schema.fields])
     return passing_rows(arrow_schema(plain).empty_table(), condition) is not None
+
+
+SetProperties = Callable[[str, Mapping[str, str | None]], None]
+"""Sets properties of the table at a URI; None unsets one."""
+
+
+def property_setter(session: SparkSession) -> SetProperties:
+    return lambda uri, values: set_properties(session, uri, values)
+
+
+def set_properties(session: SparkSession, uri: str, values: Mapping[str, str | None]) -> None:
+    """Set the properties, then unset others: each is a commit of its own, and after the first nothing is lost yet.
+
+    Raises Conflict where another writer was first.
+    """
+    given = [f"{_text(name)} = {_text(value)}" for name, value in values.items() if value is not None]
+    gone = [_text(name) for name, value in values.items() if value is None]
+    table = f"delta.{quoted(uri)}"
+    with spark_faults(f"set properties of {uri}"):
+        if given:
+            session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({', '.join(given)})")
+        if gone:
+            session.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ({', '.join(gone)})")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class DeltaRetentionHold:
+    """Raises the properties by which Delta retains files and commits, and sets them back.
+
+    `read_properties` returns a table's properties as of now.
+    """
+
+    def __init__(self, read_properties: Callable[[str], Mapping[str, str]], set_properties: SetProperties) -> None:
+        self._read_properties = read_properties
+        self._set_properties = set_properties
+
+    def hold(self, uri: str, holder: str, hold_s: float) -> bool:
+        changes = hold_properties(self._read_properties(uri), holder, hold_s)
+        if changes:
+            self._set_properties(uri, changes)
+        return bool(changes)
+
+    def release(self, uri: str, holder: str) -> None:
+        self.hold(uri, holder, 0.0)
+
+
+_PARTS = ("elementType", "keyType", "valueType")
+_VOID = "void"
+
+
+def retyped_columns(before: Iterable[str], now: str) -> tuple[str, ...]:
+    """Return the columns of the schema `now` that had a type in one of those `before` whose files cannot be read as
+    theirs.
+
+    Schemas are texts, as Delta has them. A wider type reads the files of a narrower one (Delta's type widening).
+    """
+    earlier = [_by_name(json.loads(schema)) for schema in {*before} - {now}]
+    present = _by_name(json.loads(now))
+    return tuple(
+        field["name"]
+        for known, field in present.items()
+        if any(not _reads(field["type"], then[known]["type"]) for then in earlier if known in then)
+    )
+
+
+def fields_lost(before: str, now: str) -> tuple[str, ...]:
+    """Return the fields lost between two schemas in Delta's form, as `lost_fields`, without fields that are in
+    no file.
+    """
+    then, present = (json.loads(schema)["fields"] for schema in (before, now))
+    void = {path.lower() for path in void_fields(then)}
+    return tuple(path for path in lost_fields(then, present) if path.lower() not in void)
+
+
+def _by_name(struct: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {physical_name(field).lower(): field for field in struct["fields"]}
+
+
+def _reads(now: Any, then: Any) -> bool:
+    if now == then or _VOID in (now, then):
+        return True  # a column of the type void is in no file
+    if not (isinstance(now, Mapping) and isinstance(then, Mapping)):
+        return isinstance(now, str) and isinstance(then, str) and holds(_parsed(now), _parsed(then))
+    if now["type"] != then["type"]:
+        return False
+    if "fields" in now:
+        before = _by_name(then)
+        return all(
+            _reads(field["type"], before[name]["type"]) for name, field in _by_name(now).items() if name in before
+        )
+    return all(_reads(now[part], then[part]) for part in _PARTS if part in now)
+
+
+def _parsed(kind: str) -> T.DataType:
+    """Return the type; for those that Spark does not know NullType, whose values fit no other type."""
+    field = {"name": "it", "type": kind, "nullable": True, "metadata": {}}
+    try:
+        return T.StructType.fromJson({"type": "struct", "fields": [field]}).fields[0].dataType
+    except ValueError:
+        return T.NullType()

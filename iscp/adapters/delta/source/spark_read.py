@@ -3,18 +3,37 @@
 Delta has no public way to read chosen files with all that a table may have (names mapped, types widened, deletion
 vectors, partitions), and its public way to read changes gives the newest columns, through an object for each row, and
 passes over commits that are gone. Its streams go the same way as this.
+
+The rows that commits have written, for who keeps every row: without a key nothing says which row became which.
+
+A commit has written a row as often as it is there afterwards more often than before. So an updated row counts as a new
+one, and one that a commit only moved, or wrote again as it was, does not count. A commit that was cut into steps is
+taken step by step.
+
+Reads ranges of a table's snapshot by Spark: exactly the files, and parts of files, that are in them.
+
+Which these are follows from the names of all files, so that every node has to list the same ones: Spark's snapshot has
+them all, whatever kind of checkpoint they are in.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.delta.log.commits import newest_version, read_added_files
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iscp.adapters.delta.log.commits import ChangeFile, newest_version, read_added_files
 from iscp.adapters.delta.log.live_files import (
+    ListFiles,
     LoadState,
     NotReadableHere,
     TableState,
@@ -22,16 +41,29 @@ from iscp.adapters.delta.log.live_files import (
     list_live_files,
     load_state_here,
 )
-from iscp.adapters.delta.log.live_paths import ListFiles
-from iscp.adapters.delta.log.log_guard import guard_log
 from iscp.adapters.delta.log.readable_files import READABLE_FILES, require_readable, require_readable_commits
-from iscp.adapters.delta.log.table_opening import LogGapError, list_again
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from iscp.adapters.delta.source.arrow_read import Shape
+from iscp.adapters.delta.log.table_opening import LogGapError, guard_log, list_again
+from iscp.adapters.delta.rows.net_changes import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    OP,
+    STAMPS,
+    WRITES,
+    without_void,
+)
+from iscp.adapters.delta.rows.row_keys import row_hashes
+from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
+from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.adapters.delta.spark.spark_frames import cached, release
+from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.adapters.system.late_imports import F, frame_of_java
-from iscp.core.values.errors import StorageError, TableNotFound
-from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.core.build.build_task import RangeFiles, SnapshotFile, files_in_range, row_spans
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import InvalidRequest, StorageError, TableNotFound
+from iscp.core.values.progress import UNKNOWN, TableSize
+from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
 from iscp.ports.work_timer import leave_to_spark
 
 if TYPE_CHECKING:
@@ -286,3 +318,176 @@ def _list_commits(log: Any, first: int, last: int) -> Any:
 def _default(owner: Any, method: str, place: int) -> Any:
     """Return the default of an argument in Scala."""
     return getattr(owner, f"{method}$default${place}")()
+
+
+_SIGN, _ROW, _TIMES = "_iscp_sign", "_iscp_row", "_iscp_times"
+
+
+def written_by_arrow(raw: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Takes the columns `names`, `_change_type` and the stamps; gives `names`, the stamps and `_iscp_op`."""
+    written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES))
+    rows = raw.select([*names, *STAMPS])
+    if not pc.all(written).as_py():
+        rows = rows.append_column(_SIGN, pc.if_else(written, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64())))
+        rows = rows.group_by([*names, *STAMPS], use_threads=False).aggregate([(_SIGN, "sum")])
+        often = np.maximum(rows[f"{_SIGN}_sum"].to_numpy(), 0)
+        rows = rows.drop_columns([f"{_SIGN}_sum"]).take(pa.array(np.repeat(np.arange(len(rows)), often)))
+    return rows.append_column(OP, pa.repeat(pa.scalar("i"), len(rows)))
+
+
+def written_by_spark(raw: DataFrame, names: Sequence[str], inserts_only: bool) -> DataFrame:
+    """Return the written rows as `written_by_arrow`; `inserts_only`: it is known that nothing else was done."""
+    rows = raw.select(*[F.col(quoted(name)) for name in names])
+    columns = [field.name for field in rows.schema.fields]
+    columns_read = [F.col(quoted(name)) for name in columns]
+    if inserts_only:
+        return raw.where(F.col(CHANGE_TYPE) == "insert").select(*columns_read, *STAMPS, F.lit("i").alias(OP))
+    first, second = row_hashes(rows)
+    by_row = (
+        raw.select(
+            F.struct(*columns_read).alias(_ROW),
+            first.alias("_iscp_first"),
+            second.alias("_iscp_second"),
+            F.when(F.col(CHANGE_TYPE).isin(*WRITES), 1).otherwise(-1).alias(_SIGN),
+            *STAMPS,
+        )
+        .groupBy(COMMIT_VERSION, "_iscp_first", "_iscp_second")
+        .agg(F.sum(_SIGN).alias(_TIMES), F.first(_ROW).alias(_ROW), F.first(COMMIT_TIMESTAMP).alias(COMMIT_TIMESTAMP))
+        .where(F.col(_TIMES) > 0)
+    )
+    each = by_row.withColumn(OP, F.explode(F.array_repeat(F.lit("i"), F.col(_TIMES).cast("int"))))
+    return each.select(*[F.col(_ROW).getField(name).alias(name) for name in columns], *STAMPS, OP)
+
+
+LISTINGS_CACHED_MAX = 4
+"""Snapshots whose files are remembered for the next range; of others they are listed again."""
+
+RANGE_BYTES_MAX = 1024**3
+"""Memory for the rows of a range that are read and staged without Spark; Spark does it where they take more."""
+
+_UNREAD = frozenset({"stats"})
+"""The fields that take most of an action's room, and that no reader of chosen files needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of a snapshot, and of each the action as JSON.
+
+    `shape`: what the table is then; None: only Spark opens it.
+    """
+
+    files: tuple[SnapshotFile, ...]
+    shape: Shape | None
+    actions: Mapping[SnapshotFile, str]
+
+
+class DeltaRangeReader:
+    """Port RangeReader. Safe for threads."""
+
+    def __init__(self, bytes_max: int = RANGE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._listings: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
+        what = f"read a range of {uri} at version {version}"
+        with reading_changes(what):
+            opened = open_log(session, uri, version)
+            listing = self._list_opened(session, uri, version, opened[2])
+        found = files_in_range(listing.files, piece_bytes, range_id)
+        if found.empty:
+            return None
+
+        def read_by_spark() -> DataFrame:
+            with reading_changes(what):
+                return _frame_of_range(opened, session, listing, found)
+
+        return Rows(read_by_spark, partial(self._read_directly, uri, listing, found))
+
+    def _read_directly(self, uri: str, listing: _Listing, found: RangeFiles) -> pa.Table | None:
+        if not self._bytes_max or listing.shape is None or found.parts:
+            return None
+        chosen = [_file(json.loads(listing.actions[file])["add"]) for file in found.whole]
+        try:
+            return read_files(uri, chosen, listing.shape, Allowance(self._bytes_max))
+        except (NotDirectError, TooLargeError):
+            return None
+
+    def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        listing = self._list(session, uri, version)
+        return files_in_range(listing.files, piece_bytes, range_id).size
+
+    @contextmanager
+    def read_once(self, rows: Rows) -> Iterator[Rows]:
+        with ExitStack() as stack:
+
+            def cache() -> DataFrame:
+                frame = cached(rows.frame)
+                stack.callback(release, frame)
+                return frame
+
+            yield Rows(cache, lambda: rows.table)
+
+    def _list(self, session: SparkSession, uri: str, version: int) -> _Listing:
+        with reading_changes(f"list the files of {uri} at version {version}"):
+            return self._list_opened(session, uri, version, open_log(session, uri, version)[2])
+
+    def _list_opened(self, session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
+        key = uri, version, str(snapshot.metadata().id())
+        with self._lock:
+            if (known := self._listings.get(key)) is not None:
+                self._listings.move_to_end(key)
+                return known
+        listing = _list_range_files(session, uri, version, snapshot)
+        with self._lock:
+            self._listings[key] = listing
+            if len(self._listings) > LISTINGS_CACHED_MAX:
+                self._listings.popitem(last=False)
+        return listing
+
+
+def _frame_of_range(
+    opened: tuple[Any, Any, Any], session: SparkSession, listing: _Listing, found: RangeFiles
+) -> DataFrame:
+    whole = [listing.actions[file] for file in found.whole]
+    frames = [frame_of_files(opened, session, whole)] if whole else []
+    for file, pieces in found.parts.items():
+        # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
+        spans_of = partial(row_spans, pieces=pieces)
+        frames += frames_of_places(opened, session, listing.actions[file], file.path, spans_of)
+    return without_void(reduce(lambda one, other: one.unionAll(other), frames))
+
+
+def _list_range_files(session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
+    frame = frame_of_java(snapshot.allFiles().toDF(), session)
+    action = action_json(frame, _UNREAD)
+    rows = F.get_json_object("stats", "$.numRecords").cast("bigint") - F.coalesce(
+        "deletionVector.cardinality", F.lit(0)
+    )
+    vector = F.to_json("deletionVector")
+    found = frame.select("path", "size", rows.alias("rows"), vector.alias("vector"), action.alias("action"))
+    table = sorted(found.toArrow().to_pylist(), key=lambda row: (str(row["path"]), str(row["vector"])))
+    require_readable(uri, ((row["path"], row["vector"] and json.loads(row["vector"])) for row in table))
+    files = tuple(SnapshotFile(row["path"], _size_of(row), _vector_id(row["vector"])) for row in table)
+    shape = None
+    with suppress(StorageError, InvalidRequest):  # of a table that only Spark opens nothing is read without it
+        shape = open_version(uri, version, None)[0]
+    actions = (f'{{"add":{row["action"]}}}' for row in table)
+    return _Listing(files, shape, dict(zip(files, actions, strict=True)))
+
+
+def _file(add: Mapping[str, Any]) -> ChangeFile:
+    return ChangeFile(
+        add["path"], "insert", add.get("partitionValues") or {}, add["size"], without=add.get("deletionVector")
+    )
+
+
+def _size_of(row: Mapping[str, Any]) -> TableSize:
+    return TableSize(UNKNOWN if row["rows"] is None else row["rows"], row["size"])
+
+
+def _vector_id(text: str | None) -> str:
+    if text is None:
+        return ""
+    vector = json.loads(text)
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset', 0)}"

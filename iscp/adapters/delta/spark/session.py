@@ -1,6 +1,11 @@
 """Starts Spark with Delta in a JVM of its own, quickly, and ends it for sure.
 
 Decides the life of the JVM and of pyspark's one SparkContext; knows nothing of tables, jobs or iterations.
+
+Notices that Spark has given up its context while the JVM goes on.
+
+A cluster's manager may do that: a master that removes the application, executors that fail over and over. No query
+succeeds from then on.
 """
 
 from __future__ import annotations
@@ -15,12 +20,12 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.delta.spark.class_archive import ClassArchive
-from iscp.adapters.delta.spark.context_watch import ContextWatch
-from iscp.adapters.delta.spark.gateway import Gateway
-from iscp.adapters.delta.spark.jars import delta_jars, log_store_jar, s3_jars, spark_jars
-from iscp.adapters.delta.spark.java import find_java, trust_options
+from py4j.protocol import Py4JError
+
+from iscp.adapters.delta.spark.java import delta_jars, find_java, log_store_jar, s3_jars, spark_jars, trust_options
 from iscp.adapters.delta.spark.jvm_launch import (
+    ClassArchive,
+    Gateway,
     SparkSettings,
     default_cache_dir,
     default_conf,
@@ -29,7 +34,7 @@ from iscp.adapters.delta.spark.jvm_launch import (
     properties_file,
     write_properties,
 )
-from iscp.adapters.system.file_replace import private_directory
+from iscp.adapters.system.small_files import private_directory
 from iscp.core.values.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
@@ -37,9 +42,41 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TextIO
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from iscp.adapters.delta.spark.java import Java
+
+
+CONTEXT_LOOK_S = 1.0
+"""Pause between two checks whether Spark still has its context."""
+
+
+class ContextWatch:
+    """Looks on a thread of its own, as the JVM may take its time to answer. `ended` is set when the context is gone.
+
+    The thread ends with the JVM too.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self.ended = threading.Event()
+        self._closed = threading.Event()
+        self._context = context._jsc.sc()
+        threading.Thread(target=self._look, name="iscp-spark-context", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _look(self) -> None:
+        while not self._closed.wait(CONTEXT_LOOK_S):
+            try:
+                stopped = bool(self._context.isStopped())
+            except (Py4JError, OSError):  # the JVM is gone, which is seen otherwise
+                return
+            if stopped:
+                self.ended.set()
+                return
+
 
 __all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
 

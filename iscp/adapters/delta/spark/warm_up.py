@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.jars import missing_delta_jars, s3_jars
-from iscp.adapters.delta.spark.java import find_java
+from iscp.adapters.delta.spark.java import find_java, missing_delta_jars, s3_jars
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings, class_archive, default_cache_dir
 from iscp.core.values.errors import EngineError, IscpError
 from iscp.core.values.untrusted_values import one_line

@@ -34,14 +34,13 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.dataset_names import DATA, INDICES
-from iscp.adapters.delta.storage.locations import S3
+from iscp.adapters.delta.storage.locations import DATA, INDICES, S3
 from iscp.adapters.delta.storage.regular_files import RefusedFileError
-from iscp.adapters.system.expendable_process import ExpendableProcess, ProcessEndedError, give_way
+from iscp.adapters.delta.storage.s3_settings import table_options
+from iscp.adapters.system.child_process import ExpendableProcess, ProcessEndedError, give_way
 from iscp.core.values.errors import TimedOut
 from iscp.core.values.untrusted_values import first_line
-from iscp.ports.access.callers import still_wanted
+from iscp.ports.admin import still_wanted
 
 log = logging.getLogger(__name__)
 

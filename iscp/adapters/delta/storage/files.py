@@ -2,12 +2,18 @@
 
 A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is reached; knows nothing of
 Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`, and for buckets with a key of their own
-`iscp.adapters.delta.storage.bucket_keys`) says where S3 is and with which identity, for deltalake too: so both always
+`iscp.adapters.delta.storage.s3_settings`) says where S3 is and with which identity, for deltalake too: so both always
 use the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the configuration says.
 
 Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one way
 for both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the
 power (ADR 2).
+
+That a store on S3 refuses a file that is there already: without it, of two commits of one version both would win.
+
+A node races its writers for that (`selftest`); an application that appends to a changefeed finds out by three requests.
+
+Checks that there is a place for a table: nobody creates the directories above it, which may be a volume's.
 """
 
 from __future__ import annotations
@@ -15,24 +21,30 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import posixpath
 import shutil
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.delta.storage.bucket_keys import BucketKey, endpoint_of, key_of
-from iscp.adapters.delta.storage.locations import S3
+from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.adapters.delta.storage.locations import S3, on_s3, place
 from iscp.adapters.delta.storage.regular_files import open_regular, require_regular, require_size
+from iscp.adapters.delta.storage.s3_settings import BucketKey, endpoint_of, key_of
 from iscp.adapters.system.late_imports import obstore, obstore_errors
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+from iscp.core.values.untrusted_values import unwritten_sign
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
+
 
 FILE_BYTES_MAX = 128 * 1024**2
 """Bytes of a file that is read whole into memory, a commit above all; a larger one is refused by its name."""
@@ -395,3 +407,66 @@ def _s3_faults() -> Iterator[None]:
 
 def _number(e_tag: str) -> int:
     return int.from_bytes(hashlib.sha256(e_tag.encode()).digest()[:8])
+
+
+REMEDY = "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and nothing between that drops it"
+
+SCRATCH_PREFIX = ".iscp-conditional-write-"
+"""Neither Delta nor its vacuum reads names that begin like this."""
+
+STORES_CACHED_MAX = 256
+"""Buckets of which a process remembers that they refuse a second write of a name; of others it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """A bucket of an endpoint, whichever table it is tried with."""
+
+    bucket: str
+    endpoint: str
+    uri: str = field(compare=False)
+
+
+def require_conditional_writes(uri: str) -> None:
+    """Try it in the bucket of a table, below the table, once in a process; on local paths link(2) keeps to it.
+
+    Raises PermanentError where the store does not, StorageError where it could not be tried.
+    """
+    if on_s3(uri):
+        bucket = uri.removeprefix(S3).partition("/")[0]
+        _require(_Store(bucket, endpoint_of(uri), uri))
+
+
+@lru_cache(maxsize=STORES_CACHED_MAX)
+def _require(store: _Store) -> None:
+    scratch = f"{store.uri}/{SCRATCH_PREFIX}{uuid.uuid4().hex}"
+    try:
+        create(f"{scratch}/file", b"first")
+        overwritten = create(f"{scratch}/file", b"second")
+    except OSError as error:
+        reason = f"{store.uri} cannot be written to: {error.strerror or error}"
+        raise StorageError(reason, about="uri", remedy=f"Check bucket and credentials. {REMEDY}") from error
+    finally:
+        with suppress(OSError):
+            remove_tree(scratch)
+    if overwritten:
+        reason = f"the store of {store.uri} overwrites what is there"
+        raise PermanentError(reason, about="uri", remedy=REMEDY, code=ErrorCode.SELF_TEST)
+
+
+def require_place(uri: str) -> None:
+    """Raises StorageError where the directory in which the table is to lie is not there, and as `missing_parent`."""
+    if missing_parent(uri):
+        raise StorageError(f"the directory of the target {uri} is not there", remedy="Mount or create it")
+
+
+def missing_parent(uri: str) -> str:
+    """The directory that is to hold a table, where it is not there; empty: it is, or the store has none.
+
+    Raises StorageError where that cannot be seen, InvalidRequest where no table can be written.
+    """
+    at = place(uri)
+    if fault := unwritten_sign(at):
+        raise InvalidRequest(fault[0], about="target", remedy=fault[1], code=ErrorCode.TARGET_UNUSABLE)
+    with storage_faults(f"look for the directory of {uri}"):
+        return "" if parent_is_there(at) else posixpath.dirname(at)

@@ -1,15 +1,74 @@
-"""The place of a table, by its URI: a local directory, or a place on S3; and the one spelling of it."""
+"""The place of a table, by its URI: a local directory, or a place on S3; and the one spelling of it.
+
+On which mounted file system, or in which bucket, a table lies, found without touching it: it may hang.
+
+The names of what lies in a Lance dataset, above all of its manifests, each of which is one of its versions.
+
+Lance (https://lance.org/format/table/) counts down in these from the largest number of 64 bits, so that a listing
+begins with the newest.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
-from iscp.adapters.delta.storage.dataset_names import DATASET_DIRECTORIES, VERSIONS
-from iscp.core.access.account_roots import is_bucket, is_plain_uri
-from iscp.core.values.argument_checks import require_unicode
+from iscp.core.access.authorization import is_bucket, is_plain_uri
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import require_unicode
+
+VERSIONS = "_versions"
+"""The directory of a dataset in which its manifests lie."""
+
+DELETIONS = "_deletions"
+"""The directory of a dataset in which the numbers of deleted rows lie."""
+
+TRANSACTIONS = "_transactions"
+"""The directory of a dataset in which each commit says what it has changed; a name begins with the version before."""
+
+INDICES = "_indices"
+"""The directory of a dataset in which each segment of an index has a directory of its own."""
+
+DATA = "data"
+"""The directory of a dataset in which its rows lie."""
+
+DATASET_DIRECTORIES = (VERSIONS, TRANSACTIONS, INDICES, DELETIONS, "_iscp", DATA)
+"""The directories of a dataset that is an index, each of which might be a link."""
+
+BUILDS = "_iscp-build"
+"""The directory below a target in which builds have what they have staged, until they are published."""
+
+BUILD_BEGUN = "begun.json"
+"""The file in the directory of each build that is there from its begin to its end."""
+
+VERSION_HINT = "latest_version_hint.json"
+"""The file beside the manifests that names one of the newest."""
+
+_MANIFEST = re.compile(r"(?P<left>\d{20})\.manifest")
+_ANY_MANIFEST = re.compile(r"d?\d{1,20}\.manifest")
+_VERSION_MAX = 2**64 - 1
+
+
+def manifest_name(version: int) -> str:
+    """Return the name of the file that is this version of a dataset."""
+    return f"{_VERSION_MAX - version:020d}.manifest"
+
+
+def manifest_version(name: str) -> int | None:
+    """Return the version that a file in the directory of manifests is; None: it is none."""
+    found = _MANIFEST.fullmatch(name)
+    version = _VERSION_MAX - int(found["left"]) if found else -1
+    return version if version >= 0 else None
+
+
+def is_manifest(name: str) -> bool:
+    """Return whether a file is a manifest by any of Lance's ways to name one: counted up as before, or detached."""
+    return _ANY_MANIFEST.fullmatch(name) is not None
+
 
 S3 = "s3://"
 NAME_BYTES_MAX = 255
@@ -116,3 +175,70 @@ def followed_root(root: str) -> str:
     if on_s3(root):
         return S3 + root.partition("://")[2].rstrip("/")
     return root.rstrip("/") if is_plain_uri(root.rstrip("/")) else os.path.realpath(str(local_path(root)))
+
+
+MOUNTS_FRESH_S = 1.0
+"""How long the list of mounted file systems is good for."""
+
+MOUNTS_MAX = 10_000
+"""Mounted file systems that are distinguished; tables on others count as on the one above."""
+
+LOCAL_TYPES = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs", "bcachefs", "ramfs"}
+)
+"""Types of file systems that only this machine writes to, so that its kernel notices each change."""
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_POINT = 4
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def storage_place(uri: str) -> str:
+    """Return `s3://BUCKET`, or the mount of the file system, by the path as it is written, wherever links in it
+    lead.
+    """
+    if on_s3(uri):
+        return S3 + uri.partition("://")[2].partition("/")[0]
+    path = uri.removeprefix("file://").removeprefix("file:")
+    points = _mount_points(int(time.monotonic() / MOUNTS_FRESH_S))
+    return next((point for point in points if path == point or path.startswith(f"{point}/")), "/")
+
+
+def on_local_disk(uri: str) -> bool:
+    """Return whether all that changes a table at this path is done on this machine, by the path as it is written."""
+    return not on_s3(uri) and _types(int(time.monotonic() / MOUNTS_FRESH_S)).get(storage_place(uri), "") in LOCAL_TYPES
+
+
+@lru_cache(maxsize=1)
+def _types(when: int) -> dict[str, str]:
+    try:
+        return mount_types(_MOUNTS.read_text().splitlines())
+    except OSError:
+        return {}
+
+
+def mount_types(lines: Iterable[str]) -> dict[str, str]:
+    """Return the types of file systems by their mount points, in lines of Linux's `mountinfo`; the last one counts."""
+    named = (line.split(" ") for line in lines)
+    return {_unescaped(parts[_POINT]): parts[parts.index("-") + 1] for parts in named if "-" in parts[_POINT + 1 : -1]}
+
+
+@lru_cache(maxsize=1)
+def _mount_points(when: int) -> tuple[str, ...]:
+    """Return the mount points, the longest first."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:  # not on this system: all is one place
+        return ()
+    return mount_points(lines)
+
+
+def mount_points(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the mount points in lines of Linux's `mountinfo`, without the root; the longest first."""
+    named = [parts[_POINT] for line in lines if len(parts := line.split(" ")) > _POINT]
+    points = set(map(_unescaped, named))
+    return tuple(sorted(points - {"/"}, key=lambda point: (-len(point), point))[:MOUNTS_MAX])
+
+
+def _unescaped(name: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), name)

@@ -11,33 +11,30 @@ from contextlib import suppress
 
 import grpc
 
-from iscp.adapters.grpc.channel.call_wait import waiting_s
+from iscp.adapters.grpc.channel.attempts import waiting_s
 from iscp.adapters.grpc.channel.grpc_errors import answering
-from iscp.adapters.grpc.codec.cluster_messages import cluster_to_wire
-from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, LEFT_OUT_ROWS, VERIFY_REPORT
-from iscp.adapters.grpc.codec.message_codec import pages
-from iscp.adapters.grpc.codec.query_messages import explanation_to_wire
-from iscp.adapters.grpc.codec.request_messages import (
+from iscp.adapters.grpc.codec.api_messages import (
     CHECKED_JOB,
+    HISTORY_ENTRY,
+    JOB,
     JOB_NAME,
     JOB_UPDATE,
+    LEFT_OUT_ROWS,
     REGISTER_RESULT,
     REGISTRATION,
     RESYNC,
+    VERIFY_REPORT,
     changes_from_wire,
+    cluster_to_wire,
+    explanation_to_wire,
     filter_from_wire,
     outcome_to_wire,
 )
-from iscp.adapters.tls.endpoint import (
-    CHANGES_MAX,
-    REGISTRATIONS_MAX,
-    SPEC_BYTES_MAX,
-    WAIT_TIMEOUT_MAX_S,
-)
+from iscp.adapters.grpc.codec.message_codec import pages
+from iscp.adapters.tls.tls_files import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, WAIT_TIMEOUT_MAX_S
 from iscp.core.api.api_requests import ChangeVerb, ExplainRequest, JobChange, RegisterRequest
 from iscp.core.values.errors import InvalidRequest, IscpError
-from iscp.ports.access.callers import want_while
-from iscp.ports.admin import AdminService
+from iscp.ports.admin import AdminService, want_while
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 

@@ -2,6 +2,14 @@
 
 Decides where a call is answered, and when it is repeated: only where nothing can have been done, because it was
 never sent, or came to a node that is not the owner. Knows nothing of what is requested.
+
+Finds the jobs that callers name at the owner, for calls that any node answers by itself.
+
+Refuses requests that are no messages of the API, or whose texts nothing could take, before a method sees them.
+
+Records users' calls as parts of their callers' traces.
+
+Serves health alone, without TLS, at an address of its own: kubelets do no TLS in their probes.
 """
 
 from __future__ import annotations
@@ -10,11 +18,15 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2_grpc
 from tenacity import (
     Retrying,
     retry_if_exception,
@@ -24,13 +36,36 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from iscp.adapters.grpc.access.guarded_context import said_of_caller
-from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel
+from iscp.adapters.grpc.access.admin_servicer import JobServicer
+from iscp.adapters.grpc.access.call_audit import METHODS, said_of_caller
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel, trace_in, with_trace
+from iscp.adapters.grpc.channel.connection_guard import (
+    PROBE_CONNECTIONS_MAX,
+    ConnectionGuard,
+    behaviour_of,
+    handler_around,
+    server_bounds,
+)
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
-from iscp.adapters.grpc.channel.trace_metadata import with_trace
+from iscp.adapters.grpc.channel.silent_calls import ClientWatch, SilentCallGuard, SilentCalls
+from iscp.adapters.grpc.codec.api_messages import JOB
+from iscp.adapters.grpc.codec.message_codec import to_request
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.access.service_table import methods_that
-from iscp.core.values.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
+from iscp.core.api.api_views import JobView
+from iscp.core.values.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    IscpError,
+    JobLogDamaged,
+    NotOwner,
+    Unavailable,
+    no_owner,
+)
+from iscp.core.values.untrusted_values import NAME_CHARS_MAX
+from iscp.ports.admin import AdminService
+from iscp.ports.system import Tracer
+from iscp.wire.v1 import admin_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -229,3 +264,170 @@ def _relay(context: grpc.ServicerContext, failure: _ForwardingError) -> NoReturn
     context.set_trailing_metadata(detail)
     context.abort(code, text)
     raise AssertionError("abort returned")
+
+
+_METHOD = f"/{pb.DESCRIPTOR.services_by_name['Admin'].full_name}/GetJob"
+
+
+class OwnersJobs:
+    """Calls GetJob in the name of whoever makes the call that needs the job: the owner decides about that call too."""
+
+    def __init__(self, admin: AdminService, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+        self._own = grpc.unary_unary_rpc_method_handler(
+            JobServicer(admin).GetJob,
+            request_deserializer=pb.GetJobRequest.FromString,
+            response_serializer=pb.Job.SerializeToString,
+        )
+
+    def job(self, name: pb.JobName, context: grpc.ServicerContext) -> JobView:
+        """Return the job; the error where there is none ends the call of `context`."""
+        request = to_request(pb.GetJobRequest, job=name).SerializeToString()
+        (answer,) = self._forwarding.answers(_METHOD, self._own, request, context)
+        return JOB.from_wire(pb.Job.FromString(answer))
+
+
+_JSON = "_json"
+"""The end of the names of fields that a method bounds by itself."""
+
+
+class RequestGuard(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Guards the methods of the services for users; give it to a server after all other interceptors."""
+
+    def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        there = continuation(details)
+        if there is None or there.request_streaming or details.method not in METHODS:
+            return there
+
+        def read(raw: bytes) -> Message | InvalidRequest:
+            try:
+                request: Message = there.request_deserializer(raw)
+                _check_texts(request, "")
+            except DecodeError as error:
+                return InvalidRequest(
+                    f"the message is none of {details.method}: {error}",
+                    about="request",
+                    remedy="Send texts in UTF-8, and fields of the types that the node's reflection names",
+                )
+            except InvalidRequest as error:
+                return error
+            return request
+
+        def call(request: Message | InvalidRequest, context: grpc.ServicerContext) -> Any:
+            if isinstance(request, InvalidRequest):
+                abort(context, request)
+            return behaviour_of(there)(request, context)
+
+        return handler_around(there, call, request_deserializer=read)
+
+
+def _check_texts(message: Message, path: str) -> None:
+    """Raises InvalidRequest by the path of the first text that is too long, or holds what ends one elsewhere."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for where, one in _each(f"{path}{field.name}", value):
+            if isinstance(one, Message):
+                _check_texts(one, f"{where}.")
+            elif not field.name.endswith(_JSON):
+                _check_text(one, where)
+
+
+def _each(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (str, Message)):
+        yield path, value
+    else:
+        yield from ((f"{path}[{number}]", one) for number, one in enumerate(value))
+
+
+def _check_text(text: str, path: str) -> None:
+    if len(text) > NAME_CHARS_MAX:
+        raise InvalidRequest(
+            f"has {len(text)} characters, more than {NAME_CHARS_MAX}", field=path, remedy="Give a shorter one"
+        )
+    if "\0" in text:
+        raise InvalidRequest("has a NUL character", field=path, remedy="Leave it out")
+
+
+_LASTING = methods_that(lambda _, rule: rule.lasts)
+
+
+class TracedCalls(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Give it to a server after the interceptors that know callers, and before those that pass calls on.
+
+    Streams without an end are not recorded: their spans would never end either.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        there = continuation(details)
+        if there is None or details.method not in METHODS or details.method in _LASTING:
+            return there
+
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            with self._span(details.method, context):
+                return behaviour_of(there)(request, context)
+
+        def answers(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._span(details.method, context):
+                yield from behaviour_of(there)(request, context)
+
+        return handler_around(there, answers if there.response_streaming else answer)
+
+    @contextmanager
+    def _span(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        service, _, name = method.lstrip("/").rpartition("/")
+        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+        parent = trace_in(context.invocation_metadata() or ())
+        with self._tracer.span(f"{service}/{name}", attributes, parent=parent) as span:
+            try:
+                yield
+            except Exception:
+                code = context.code()  # an aborted call raises nothing that says why
+                if isinstance(code, grpc.StatusCode):
+                    span.fail(code.name, str(context.details() or b"", "utf-8", "replace"))
+                raise
+
+
+PROBES_MAX = 8
+"""Health checks at a time at `health.listen`; one more is refused with RESOURCE_EXHAUSTED."""
+
+_THREADS = 2
+
+
+class HealthListener:
+    """Serves the health of `servicer`, which whoever knows the node's state sets."""
+
+    def __init__(self, servicer: health.HealthServicer, address: str) -> None:
+        self._address = address
+        silent = SilentCalls(_THREADS // 2)
+        self._watch = ClientWatch()
+        self._watch.add(silent.end_surplus)
+        self._connections = ConnectionGuard(PROBE_CONNECTIONS_MAX)
+        self._server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="health"),
+            interceptors=(SilentCallGuard(silent), self._connections),
+            maximum_concurrent_rpcs=PROBES_MAX,
+            options=server_bounds(PROBE_CONNECTIONS_MAX),
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, self._server)
+
+    def start(self) -> None:
+        """Raises ConfigurationError if the address cannot be bound."""
+        try:
+            port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._address}", field="health.listen", remedy="Is the port taken? Choose another"
+            ) from error
+        self._watch.add(partial(self._connections.make_room, port))
+        self._watch.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+        self._watch.stop()

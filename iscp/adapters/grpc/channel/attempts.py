@@ -1,12 +1,22 @@
 """Shared parts of calls to a node, for threads and for asyncio: the channel, how often they are repeated, their
 errors.
+
+Says how long a call may wait for what it wants, by its request and by its own deadline.
+
+The nodes that a client may call, and which of them it calls next.
+
+The token that a client sends with each of its calls, and the channel that adds it.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,24 +25,29 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
-from iscp.adapters.grpc.channel.caller_token import (
-    CallerToken,
-    GivenToken,
-    TokenChannel,
-    refuse_plain,
-    token_of_environment,
+from iscp.adapters.grpc.channel.call_metadata import (
+    CONNECT_MAX_MS,
+    KEEPALIVE_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    keepalive,
+    traced_metadata,
 )
-from iscp.adapters.grpc.channel.endpoints import EndpointChannel, Endpoints
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc, never_sent, nobody_there, said_by_node
-from iscp.adapters.grpc.channel.trace_metadata import traced_metadata
+from iscp.adapters.system.child_process import OwnProcess
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
-from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX, Tls, endpoint_or_default
 from iscp.adapters.tls.renewing_channel import secure_channel
-from iscp.adapters.tls.tls_files import GivenTls, TlsFiles, tls_of_environment
-from iscp.core.values.argument_checks import require, require_seconds
+from iscp.adapters.tls.tls_files import (
+    MESSAGE_BYTES_MAX,
+    GivenTls,
+    Tls,
+    TlsFiles,
+    endpoint_or_default,
+    tls_of_environment,
+)
+from iscp.core.access.authorization import TOKEN_CHARS_MAX
 from iscp.core.values.errors import (
+    ConfigurationError,
     ErrorCode,
     InvalidRequest,
     IscpError,
@@ -43,7 +58,204 @@ from iscp.core.values.errors import (
     TimedOut,
     Unavailable,
 )
+from iscp.core.values.untrusted_values import is_loopback, require, require_seconds
 from iscp.ports.system import Clock
+
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "ISCP_TOKEN", "ISCP_TOKEN_FILE"
+
+TOKEN_CHECK_S = 1.0
+"""Least time between two checks whether a file with a token has changed; calls that begin later send what it holds."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+
+GivenToken = str | Path | None
+"""The token that clients take: a text, the file that has it, or nothing."""
+
+
+def token_of_environment(environ: Mapping[str, str]) -> GivenToken:
+    """Return the token in ISCP_TOKEN, or the file in ISCP_TOKEN_FILE. Raises ConfigurationError where both are set."""
+    token, file = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
+    if token and file:
+        raise ConfigurationError(f"is set beside {TOKEN_FILE_VARIABLE}", field=TOKEN_VARIABLE, remedy="Unset one")
+    return Path(file) if file else token or None
+
+
+class CallerToken:
+    """A token, or what a file holds, which may be replaced while it is in use. Safe to use from several threads.
+
+    Raises ConfigurationError, which never shows the token, where it can be none; of a later one, the one before stays.
+    """
+
+    def __init__(self, given: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = given if isinstance(given, Path) else None
+        self._clock = clock
+        self._stamp: object = _stamp_of(self._file) if self._file else None
+        self._token = _read(self._file) if self._file else _checked(str(given), "token")
+        self._due_s = clock() + TOKEN_CHECK_S
+
+    def current(self) -> str:
+        if self._file is not None and self._clock() >= self._due_s:
+            self._due_s = self._clock() + TOKEN_CHECK_S
+            stamp = _stamp_of(self._file)
+            if stamp != self._stamp:
+                # Of half a renewal what was read before it is used, and refused where it is not good any more.
+                with suppress(ConfigurationError):
+                    self._token, self._stamp = _read(self._file), stamp
+        return self._token
+
+
+class TokenChannel:
+    """The part of a channel, of threads or of asyncio, that clients use: each call shows by a token who makes it."""
+
+    def __init__(self, channel: Any, token: CallerToken) -> None:
+        self._channel = channel
+        self._token = token
+
+    def unary_unary(self, *arguments: Any, **given: Any) -> Callable[..., Any]:
+        return self._with_token(self._channel.unary_unary(*arguments, **given))
+
+    def unary_stream(self, *arguments: Any, **given: Any) -> Callable[..., Any]:
+        return self._with_token(self._channel.unary_stream(*arguments, **given))
+
+    def close(self) -> Any:
+        return self._channel.close()
+
+    def _with_token(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(request: Any, *, metadata: Sequence[tuple[str, str]] = (), **given: Any) -> Any:
+            shown = "authorization", f"Bearer {self._token.current()}"
+            return method(request, metadata=(shown, *metadata), **given)
+
+        return call
+
+
+def refuse_plain(endpoint: str) -> None:
+    """Raise ConfigurationError where a token would go over a network that anybody may read."""
+    for address in endpoint.split(","):
+        if not is_loopback(address):
+            raise ConfigurationError(
+                f"would go to {address} in clear text",
+                field="token",
+                remedy="Use TLS: name the authority (ISCP_CA_FILE, `iscp-admin context set --ca-file`)",
+            )
+
+
+def _read(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} cannot be read: {error.strerror or error}", about="token_file", remedy="Give a file with a token"
+        ) from error
+    return _checked(text.strip(), "token_file")
+
+
+def _checked(token: str, field: str) -> str:
+    if not _TOKEN.fullmatch(token) or len(token) > TOKEN_CHARS_MAX:
+        raise ConfigurationError(
+            "holds no token", field=field, remedy="Give what `iscp-admin token create` or your provider has shown"
+        )
+    return token
+
+
+def _stamp_of(file: Path) -> object:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+ENDPOINT_AVOIDED_S = 30.0
+"""How long a node that could not answer is called only where all others could not either."""
+
+
+class Endpoints:
+    """Several nodes' addresses. Whoever answers is called on and on. Safe to use from several threads.
+
+    Times are of any clock that does not go back.
+    """
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
+        self._lock = threading.Lock()
+        self._failed_s: dict[str, float] = {}
+        self._current = addresses[0]
+
+    def choose(self, now_s: float) -> str:
+        with self._lock:
+            bad_s = {each: at_s for each, at_s in self._failed_s.items() if now_s - at_s < ENDPOINT_AVOIDED_S}
+            if self._current in bad_s:
+                # Of those that have not failed, in their order, the first; else whoever did so first.
+                self._current = min(self.addresses, key=lambda each: bad_s.get(each, float("-inf")))
+            return self._current
+
+    def avoid(self, address: str, now_s: float) -> None:
+        with self._lock:
+            self._failed_s[address] = now_s
+
+
+_OF_FORMER_PROCESSES: list[dict[str, Any]] = []
+"""Channels that were open at a fork: to close them would wait for threads that are gone."""
+
+
+class EndpointChannel:
+    """The part of the channels to several nodes, of threads or of asyncio, that clients use: each call names its node.
+
+    A channel is opened when its node is called first. A fork opens others, as calls by those of the process that it
+    comes from may wait without end.
+    """
+
+    def __init__(self, addresses: tuple[str, ...], open_channel: Callable[[str], Any]) -> None:
+        self._first = addresses[0]
+        self._open = open_channel
+        self._lock = threading.Lock()
+        self._channels: dict[str, Any] | None = {}
+        self._made_in = OwnProcess("client")
+
+    def unary_unary(self, *arguments: Any, **given: Any) -> Callable[..., Any]:
+        return self._method("unary_unary", arguments, given)
+
+    def unary_stream(self, *arguments: Any, **given: Any) -> Callable[..., Any]:
+        return self._method("unary_stream", arguments, given)
+
+    def drain(self) -> list[Any]:
+        """Return the channels, to be closed; no other is opened from now on."""
+        self._leave_behind()
+        with self._lock:
+            channels, self._channels = self._channels or {}, None
+        return list(channels.values())
+
+    def _method(self, kind: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Callable[..., Any]:
+        made: dict[tuple[int, str], Any] = {}
+
+        def call(request: Any, *, endpoint: str = "", **how: Any) -> Any:
+            address = endpoint or self._first
+            key = (os.getpid(), address)
+            method = made.get(key)
+            if method is None:
+                method = made[key] = getattr(self._channel(address), kind)(*arguments, **given)
+            return method(request, **how)
+
+        return call
+
+    def _channel(self, address: str) -> Any:
+        self._leave_behind()
+        with self._lock:
+            if self._channels is None:
+                raise ValueError("the channel is closed")  # as gRPC's own
+            if address not in self._channels:
+                self._channels[address] = self._open(address)
+            return self._channels[address]
+
+    def _leave_behind(self) -> None:
+        """Begin without channels in a fork, and with a lock that no thread of another process holds."""
+        if self._made_in.is_this:
+            return
+        if self._channels is not None:
+            _OF_FORMER_PROCESSES.append(self._channels)
+            self._channels = {}
+        self._lock, self._made_in = threading.Lock(), OwnProcess("client")
+
 
 BACKOFF_S = 0.1
 """Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
@@ -223,3 +435,12 @@ class CallerBase:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise InvalidRequest("the client is closed", about="client", remedy="Make another one")
+
+
+def waiting_s(timeout_s: float, most_s: float, remedy: str, context: grpc.ServicerContext) -> float:
+    """Return for how many seconds a call may wait that wants `timeout_s`. Raises InvalidRequest beyond `most_s`."""
+    if not 0 <= timeout_s <= most_s:
+        raise InvalidRequest(f"must be 0 to {most_s:.0f} seconds", field="timeout_s", remedy=remedy)
+    # Nobody hears an answer that comes after the call's own deadline.
+    remaining_s = context.time_remaining()
+    return timeout_s if remaining_s is None else max(0.0, min(timeout_s, remaining_s))

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
-from iscp.adapters.grpc.channel.caller_token import GivenToken
-from iscp.adapters.system.process_fork import Before, refuse_fork
+from iscp.adapters.grpc.channel.attempts import CallerBase, GivenToken, Notice
+from iscp.adapters.system.child_process import Before, refuse_fork
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.core.values.errors import Canceled, InvalidRequest
 from iscp.ports.system import Clock

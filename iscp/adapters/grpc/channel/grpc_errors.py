@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import grpc
 
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
-from iscp.adapters.tls.handshake_faults import REFUSED_REMEDY, handshake_fault, may_be_refused
+from iscp.adapters.tls.renewing_channel import REFUSED_REMEDY, handshake_fault, may_be_refused
+from iscp.adapters.tls.tls_files import FORMAT_VERSION
 from iscp.core.values import errors as core
 from iscp.core.values.errors import ErrorCode, IscpError, OutcomeUnknown
 from iscp.core.values.untrusted_values import one_line

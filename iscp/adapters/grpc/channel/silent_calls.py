@@ -2,6 +2,10 @@
 
 gRPC gives a call a thread as soon as it begins, and so a few hundred calls without a request, on one connection, would
 leave none for anybody else. Decides which are ended: those that take too long, and, where many wait, the oldest.
+
+One thread of a server that ends, again and again, what its clients leave behind or take away from others.
+
+Calls to one node, each repeated within its time where that is safe.
 """
 
 from __future__ import annotations
@@ -13,13 +17,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
+from iscp.adapters.grpc.channel.attempts import CallerBase, GivenToken, Notice
+from iscp.adapters.grpc.channel.connection_guard import behaviour_of, handler_around
 from iscp.adapters.grpc.channel.grpc_errors import abort
-from iscp.adapters.grpc.channel.method_kinds import behaviour_of, handler_around
+from iscp.adapters.tls.tls_files import GivenTls
 from iscp.core.values.errors import InvalidRequest
+from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
 
@@ -162,3 +169,96 @@ class _PagedMethod(_GuardedMethod):
         for page in self._method(self._request(requests, context), context):
             with self._waiting(context):
                 yield page
+
+
+CLIENTS_CHECK_S = 0.5
+"""How often a server counts calls that wait for their clients and connections without a call, and checks whether
+clients of the gateway have closed theirs.
+"""
+
+
+class ClientWatch:
+    """Runs all its checks, one after the other, between `start` and `stop`; a check must not wait."""
+
+    def __init__(self) -> None:
+        self._checks: list[Callable[[], None]] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="iscp-clients", daemon=True)
+
+    def add(self, check: Callable[[], None]) -> None:
+        self._checks.append(check)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(CLIENTS_CHECK_S):
+            for check in tuple(self._checks):
+                try:
+                    check()
+                except Exception:  # the other checks go on
+                    log.exception("grpc.check_failed")
+
+
+R = TypeVar("R")
+
+
+class Caller(CallerBase):
+    """A channel to `endpoint`, for several threads at a time. `timeout_s` bounds each call with its retries."""
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tls: GivenTls = None,
+        token: GivenToken = None,
+        notice: Notice = lambda error, left_s: None,
+        wait_for_ready: bool = True,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(endpoint, timeout_s, tls, token, notice, wait_for_ready, clock)
+        self._sleep = sleep
+        self.channel = self._open_channels(grpc)
+
+    def close(self) -> None:
+        self._closed = True
+        for each in self.channel.drain():
+            each.close()
+
+    def call(
+        self,
+        method: Callable[..., R],
+        request: Any,
+        *,
+        changes: bool = False,
+        once: bool = False,
+        timeout_s: float | None = None,
+    ) -> R:
+        """Call, and repeat the very same request, until `timeout_s` is over; `once`: as in Attempts."""
+        self._refuse_closed()
+        attempts = self._attempts(changes, once, timeout_s)
+        while True:
+            try:
+                return method(request, **attempts.begin(self._clock.monotonic_s()))
+            except grpc.RpcError as failure:
+                cause = failure
+            except ValueError:  # gRPC's own: another thread has closed the channel
+                self._refuse_closed()
+                raise
+            self._sleep(attempts.pause_s(cause, self._clock.monotonic_s()))
+
+
+def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """Return the method with its streamed answer as a list, so that a retry starts from its beginning."""
+
+    def call(request: Any, **how: Any) -> list[Any]:
+        return list(method(request, **how))
+
+    return call

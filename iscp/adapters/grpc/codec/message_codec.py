@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.adapters.tls.tls_files import FORMAT_VERSION
 from iscp.core.values.errors import InvalidRequest, PermanentError
 
 FORMAT_FIELD = "format_version"

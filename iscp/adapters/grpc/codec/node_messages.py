@@ -3,19 +3,23 @@
 A message of another node whose numbers cannot be is refused here as a whole; the jobs, reports and history in it are
 refused each by itself (see Quarantine). The codec has to be quick, as ten thousand shards are dispatched within a
 second: JSON stays the text that it is.
+
+Leaves out items of another node's message that cannot be true, logs and counts them, so that the rest counts.
+
+Such an item would be sent again and again, and all that came with it would wait for ever.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from google.protobuf.message import DecodeError
 
-from iscp.adapters.grpc.codec.build_messages import BUILD_REQUEST
-from iscp.adapters.grpc.codec.job_messages import DELETION, REASONS, SOURCE_MARKS, STATES, USAGE
+from iscp.adapters.grpc.codec.api_messages import BUILD_REQUEST, DELETION, REASONS, SOURCE_MARKS, STATES, USAGE
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec, Fields
-from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.coordination.protocol.messages import (
     SYNC_PARTS_MAX,
     Acknowledge,
@@ -35,16 +39,37 @@ from iscp.coordination.protocol.messages import (
     VersionAge,
     exact_seen,
 )
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.iteration import HistoryEntry, exact_entry, exact_report, exact_shard, refuse_absurd_row
 from iscp.core.job.job_row import JobReport, JobRow, JobStatus
-from iscp.core.job.report_validation import exact_entry, exact_report, exact_shard, refuse_absurd_row
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.core.values.untrusted_values import NAME_CHARS_MAX, exact_int, exact_name, printable
+from iscp.core.values.untrusted_values import NAME_CHARS_MAX, exact_int, exact_name, named_error, printable, shown
 from iscp.core.values.watermark import Watermark
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import node_pb2 as pb
+
+log = logging.getLogger(__name__)
+W = TypeVar("W")
+V = TypeVar("V")
+
+
+class Quarantine:
+    """`count`: parts of messages that were dead-lettered."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def each(self, build: Callable[[W], V], items: Iterable[W], what: str) -> tuple[V, ...]:
+        """Return the results of `build` for those items for which it raises neither ValueError nor PermanentError."""
+        found: list[V] = []
+        for item in items:
+            try:
+                found.append(build(item))
+            except (ValueError, PermanentError) as error:
+                self.count += 1
+                log.error("message.quarantined", extra={"what": what, "item": shown(item), "error": named_error(error)})
+        return tuple(found)
 
 
 def _existing(row: JobRow) -> JobRow:

@@ -3,6 +3,14 @@
 Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of the messages. Threads
 are the service's own, so that no number of users' calls keeps an owner out. A stream takes one that sends, from the
 pool, and one that reads.
+
+Admission to the service `Node`, and the threads in which its methods run.
+
+Serves an owner that waits for tasks of a build: a thread for each call, until they are finished or nobody waits.
+
+Queues messages between owner and nodes, cuts them into frames, and puts frames together again.
+
+Decides what is dropped: everything is repeated by those who sent it, so the newest message counts. Knows no streams.
 """
 
 from __future__ import annotations
@@ -10,36 +18,301 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
+from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other, trace_in
+from iscp.adapters.grpc.channel.connection_guard import handlers_of
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.adapters.grpc.channel.method_kinds import handlers_of
-from iscp.adapters.grpc.channel.trace_metadata import trace_in
-from iscp.adapters.grpc.codec.cluster_messages import event_pages
-from iscp.adapters.grpc.codec.job_messages import PROGRESS, UPKEEP, VERIFY_REPORT
-from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, query_from_wire
-from iscp.adapters.grpc.codec.node_messages import SHARD, decode_owner, encode_node
-from iscp.adapters.grpc.codec.quarantine import Quarantine
-from iscp.adapters.grpc.node.admitted_method import AdmittedMethod
-from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX, BuildCallServer
-from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
-from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
-from iscp.core.values.errors import InvalidRequest, QueueFull
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import WIRE_FORMAT
-from iscp.core.values.untrusted_values import error_text
-from iscp.ports.cluster import NodeCalls
-from iscp.ports.tracing import within_trace
+from iscp.adapters.grpc.codec.api_messages import (
+    LOG_PAGE,
+    PROGRESS,
+    UPKEEP,
+    VERIFY_REPORT,
+    event_pages,
+    finished_to_wire,
+    query_from_wire,
+)
+from iscp.adapters.grpc.codec.node_messages import SHARD, Quarantine, decode_owner, encode_node
+from iscp.adapters.tls.server_credentials import names_shown
+from iscp.coordination.protocol.messages import (
+    Acknowledge,
+    Alive,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    OwnerMessage,
+    Sync,
+)
+from iscp.core.build.build_task import DEPTH_MAX
+from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthorized, QueueFull
+from iscp.core.values.ids import WIRE_FORMAT, ShardId
+from iscp.core.values.untrusted_values import error_text, exact_int, exact_name, named_error
+from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer, NodeCalls
+from iscp.ports.system import within_trace
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb
 
 log = logging.getLogger(__name__)
+M = TypeVar("M", bound=OwnerMessage | NodeMessage)
+
+FRAME_BYTES_MAX = 1024 * 1024
+"""Bytes of a frame; a message that does not fit travels in parts."""
+
+MESSAGE_PARTS_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of a message that travels in parts; a larger one is dropped, and logged."""
+
+QUEUE_MESSAGES_MAX = 10_000
+"""Messages that wait for one other node; beyond them the oldest are dropped, and sent again by the machines."""
+
+GATHER_S = 0.002
+"""How long messages are gathered for one frame: a frame for each costs both sides more than the message."""
+
+_HEAD_BYTES = 8
+"""More than protobuf spends on a field's number and length."""
+
+
+def cut(encoded: Iterable[bytes]) -> Iterator[pb.Frame]:
+    """Cut messages into frames, in order, as many as fit into each."""
+    batch: list[bytes] = []
+    batch_bytes = 0
+    for raw in encoded:
+        raw_bytes = len(raw) + _HEAD_BYTES
+        if batch and batch_bytes + raw_bytes > FRAME_BYTES_MAX:
+            yield pb.Frame(messages=batch)
+            batch, batch_bytes = [], 0
+        if raw_bytes > FRAME_BYTES_MAX:
+            yield from _parts(raw)
+        else:
+            batch.append(raw)
+            batch_bytes += raw_bytes
+    if batch:
+        yield pb.Frame(messages=batch)
+
+
+def _parts(raw: bytes) -> Iterator[pb.Frame]:
+    if len(raw) > MESSAGE_PARTS_BYTES_MAX:
+        log.error("coordinate.too_large", extra={"bytes": len(raw)})
+        return
+    step = FRAME_BYTES_MAX - 2 * _HEAD_BYTES
+    for start in range(0, len(raw), step):
+        yield pb.Frame(part=raw[start : start + step], last=start + step >= len(raw))
+
+
+class FrameReader(Generic[M]):
+    """The messages of one stream's frames, in order; what cannot be read is left out."""
+
+    def __init__(self, decode: Callable[[bytes, Quarantine], M], quarantine: Quarantine) -> None:
+        self._decode = decode
+        self._quarantine = quarantine
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._reported = False
+
+    def take(self, frame: pb.Frame) -> list[M]:
+        found = []
+        for raw in self._whole(frame):
+            try:
+                found.append(self._decode(raw, self._quarantine))
+            except Exception as error:  # noqa: BLE001  (whatever it is, those after it are to be read)
+                self._quarantine.count += 1
+                self._report(named_error(error))
+        return found
+
+    def _whole(self, frame: pb.Frame) -> Iterable[bytes]:
+        if not frame.part:
+            return frame.messages
+        self._parts_bytes += len(frame.part)
+        if self._parts_bytes > MESSAGE_PARTS_BYTES_MAX:
+            self._parts.clear()
+        else:
+            self._parts.append(frame.part)
+        if not frame.last:
+            return ()
+        parts, self._parts = self._parts, []
+        parts_bytes, self._parts_bytes = self._parts_bytes, 0
+        if parts_bytes > MESSAGE_PARTS_BYTES_MAX:
+            self._report(f"a message has {parts_bytes} bytes")
+            return ()
+        return (b"".join(parts),)
+
+    def _report(self, reason: str) -> None:
+        """Log once a stream, as a newer node may send what is unknown here again and again."""
+        if not self._reported:
+            self._reported = True
+            log.warning("coordinate.unreadable", extra={"reason": reason})
+
+
+def about(message: OwnerMessage | NodeMessage) -> Hashable:
+    """Return the subject of a message: the newer of two about the same subject has all that is still true."""
+    match message:
+        case DispatchTable() | DispatchTableResponse():
+            return message.shard
+        case Checkpoint():
+            return message.number
+        case Sync():
+            return "Sync", message.part
+        case Announce() | Acknowledge() | Alive():
+            return type(message).__name__
+
+
+class WaitingMessages(Generic[M]):
+    """The messages that wait for one other node, `to`, and are cut into frames when they are taken; for one thread at a
+    time.
+
+    A newer message takes an older one's place, at the end. Above `messages_max` the oldest are dropped, and counted in
+    `dropped`.
+    """
+
+    def __init__(self, encode: Callable[[M], bytes], to: str, messages_max: int = QUEUE_MESSAGES_MAX) -> None:
+        self._encode = encode
+        self._to = to
+        self._waiting: OrderedDict[Hashable, M] = OrderedDict()
+        self._overflowing = False
+        self.messages_max = messages_max
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: M) -> None:
+        subject = about(message)
+        self._waiting.pop(subject, None)
+        self._waiting[subject] = message
+        if len(self._waiting) > self.messages_max:
+            self._waiting.popitem(last=False)
+            self.dropped += 1
+            if not self._overflowing:
+                self._overflowing = True
+                log.warning("coordinate.overflow", extra={"to": self._to, "messages": self.messages_max})
+
+    def take(self) -> list[M]:
+        """Take all messages that wait."""
+        batch = list(self._waiting.values())
+        self._waiting.clear()
+        self._overflowing = False
+        return batch
+
+    def frames_of(self, batch: list[M]) -> Iterator[pb.Frame]:
+        return cut(self._encode_batch(batch))
+
+    def _encode_batch(self, batch: list[M]) -> Iterator[bytes]:
+        for message in batch:
+            try:
+                yield self._encode(message)
+            except Exception:  # a value that the wire has no form for; the others must not suffer
+                log.exception("coordinate.unsayable", extra={"to": self._to})
+
+
+class Outgoing(Generic[M]):
+    """WaitingMessages for one stream after another; safe to use from several threads."""
+
+    def __init__(self, encode: Callable[[M], bytes], to: str) -> None:
+        self._waiting = WaitingMessages(encode, to)
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def dropped(self) -> int:
+        return self._waiting.dropped
+
+    def put(self, message: M) -> None:
+        """Never waits."""
+        with self._changed:
+            self._waiting.put(message)
+            self._changed.notify()
+
+    def frames(self, ended: threading.Event) -> Iterator[pb.Frame]:
+        """Yield all that waits at a time, cut into frames, until `ended`; whoever sets that calls `wake`."""
+        while batch := self._take(ended):
+            yield from self._waiting.frames_of(batch)
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take(self, ended: threading.Event) -> list[M]:
+        with self._changed:
+            while not (self._waiting or ended.is_set()):
+                self._changed.wait()
+        if ended.wait(GATHER_S):  # a moment more, so that what comes in a burst goes out in few frames
+            return []
+        with self._changed:
+            return self._waiting.take()
+
+
+def refuse_stranger(names: Collection[str], node_name: str) -> None:
+    """Raise NotAuthorized unless a caller whose certificate has these names is a node; without TLS everybody passes."""
+    if node_name and node_name.lower() not in (name.lower() for name in names):
+        raise NotAuthorized(
+            f"this is for nodes alone, and the caller's certificate does not have {node_name} among its DNS names",
+            about="security.tls.node_name",
+            remedy="Give a node the certificate of one, and the same name to all nodes of a cluster",
+        )
+
+
+class AdmittedMethod:
+    """A method for nodes alone, in threads of its own (gRPC reads that attribute; its health service has it too).
+
+    Every method of the service is one: there is no other way to it.
+    """
+
+    def __init__(
+        self, method: Callable[[Any, grpc.ServicerContext], Any], pool: ThreadPoolExecutor, node_name: str
+    ) -> None:
+        self._method = method
+        self._node_name = node_name
+        self.experimental_thread_pool = pool
+
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if self._node_name:
+            with translate_errors(context, "admit", "node_call"):
+                refuse_stranger(names_shown(context).dns, self._node_name)
+        return self._method(request, context)
+
+
+BUILD_CALLS_MAX = 16
+"""Calls of owners that wait for tasks of builds at a node; one more is refused with QUEUE_FULL, and repeated."""
+
+
+class BuildCallServer:
+    def __init__(self, node_id: str, calls: NodeCalls) -> None:
+        self._node_id = node_id
+        self._calls = calls
+        self._free = threading.BoundedSemaphore(BUILD_CALLS_MAX)
+
+    def work(self, request: pb.WorkOnBuildTasksRequest, context: grpc.ServicerContext) -> pb.WorkOnBuildTasksResponse:
+        """Raises what the work has raised, QueueFull, InvalidRequest of what no owner says."""
+        try:
+            range_id = exact_int(request.range_id, "range_id", 1, (2 << DEPTH_MAX) - 1)
+            task_ids = [exact_name(task_id, "task_ids") for task_id in request.task_ids]
+        except ValueError as error:
+            raise InvalidRequest(error_text(error)) from error
+        if not self._free.acquire(blocking=False):
+            raise QueueFull(f"{BUILD_CALLS_MAX} calls wait for builds at {self._node_id}", remedy="Retry later")
+        answers: SimpleQueue[BuildAnswer] = SimpleQueue()
+        context.add_callback(lambda: answers.put({}))
+        end_wait = self._calls.work_on_build_tasks(request.owner_rev, range_id, task_ids, answers.put)
+        try:
+            answer = answers.get(timeout=WORK_WAIT_S)
+        except Empty:
+            answer = {}
+        finally:
+            end_wait()
+            self._free.release()
+        if isinstance(answer, IscpError):
+            raise answer
+        return finished_to_wire(answer)
+
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Node"]
 

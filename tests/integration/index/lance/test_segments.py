@@ -15,13 +15,18 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.index.lance.address_lookup import ADDRESS, rows_with_keys
-from iscp.index.lance.index_columns import KEY, words_column
-from iscp.index.lance.index_names import VECTOR_INDEX
-from iscp.index.lance.index_store import OpenIndex
-from iscp.index.lance.segments import build_segments, commit_segments, segment_statistics, segments_of, statistics_name
+from iscp.index.lance.index_columns import KEY, VECTOR_INDEX, words_column
+from iscp.index.lance.index_store import (
+    OpenIndex,
+    build_segments,
+    commit_segments,
+    segment_statistics,
+    segments_of,
+    statistics_name,
+)
+from iscp.index.lance.index_transaction import ADDRESS, rows_with_keys
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
-from iscp.index.model.maintenance_policy import Upkeep
+from iscp.index.model.index_definition import Upkeep
 from tests.fakes.maintained_index import MaintainedIndex, counted, indexed, random_row
 
 K1, B = 1.2, 0.75

@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iscp.index.lance.analysis_options import analyser_of
-from iscp.index.lance.index_columns import VECTOR, dataset_schema, words_column
+from iscp.index.lance.index_columns import (
+    KEY_INDEX,
+    VECTOR,
+    VECTOR_INDEX,
+    analyser_of,
+    dataset_schema,
+    words_column,
+    words_index,
+)
 from iscp.index.lance.index_head import FieldTotals, IndexHead
-from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index
-from iscp.index.lance.index_store import IndexStore
-from iscp.index.lance.key_texts import key_texts
-from iscp.index.lance.row_encoder import Embed, RowEncoder, RowRules
-from iscp.index.lance.segments import build_segments, commit_segments, segments_of
+from iscp.index.lance.index_store import IndexStore, build_segments, commit_segments, segments_of
+from iscp.index.lance.row_encoder import Embed, RowEncoder, RowRules, key_texts
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition, Metric
 from tests.fakes.guards import ScriptedFailpoints

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from iscp.index.lance.segments import SegmentStatistics, segment_statistics
+from iscp.index.lance.index_store import SegmentStatistics, segment_statistics
 from iscp.index.lance.word_counts import CountFile, merged_counts
-from iscp.index.search.fulltext_search import FulltextSearch
-from iscp.index.search.indexed_statistics import ReadSegment
+from iscp.index.search.fulltext_search import FulltextSearch, ReadSegment
 from iscp.index.search.searched_index import SearchedIndex
 from tests.integration.index.search.reference_ranks import Clause, ReferenceRanks, require_ranks
 from tests.integration.index.search.small_index import SmallIndex

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.index.lance.segments import SegmentStatistics
+from iscp.index.lance.index_store import SegmentStatistics
 from iscp.index.lance.word_counts import CountFile, merged_counts
 from iscp.index.search.fulltext_search import FulltextSearch
 from iscp.index.search.search_library import search

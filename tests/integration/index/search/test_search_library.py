@@ -18,11 +18,11 @@ import pyarrow as pa
 import pytest
 
 import iscp
-from iscp.core.api.search_views import SearchRequest, SearchWeights
+from iscp.core.api.api_requests import SearchRequest, SearchWeights
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.search.index_opening import IndexNotReadyError
-from iscp.index.search.query_embedding import own_embedder
 from iscp.index.search.search_library import run_search, search, search_frame
+from iscp.index.search.searched_index import IndexNotReadyError
+from iscp.index.search.vector_search import own_embedder
 from tests.integration.index.search.small_index import SmallIndex
 
 if TYPE_CHECKING:

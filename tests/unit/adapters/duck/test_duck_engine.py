@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine, NotComputedError
+from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine, NotComputedError, OutOfTimeError
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -73,8 +74,9 @@ def test_a_statement_that_takes_too_long_is_interrupted() -> None:
     with DuckEngine(statement_s=0.2).cursor() as cursor:
         cursor.define("t", rows(30_000))
         began_s = time.monotonic()
-        with pytest.raises(NotComputedError, match=r"(?i)interrupt"):
+        with pytest.raises(NotComputedError, match=r"(?i)interrupt") as error:
             cursor.rows("SELECT count(*) AS n FROM t a, t b, t c WHERE a.n + b.n > c.n", NUMBERS)
+        assert not isinstance(error.value, OutOfTimeError), "the refresh has time left"
         assert time.monotonic() - began_s < 20
         assert cursor.rows("SELECT max(n) AS n FROM t", NUMBERS)["n"].to_pylist() == [29_999], "it goes on"
 
@@ -97,3 +99,41 @@ def test_refreshes_side_by_side_see_their_own_rows() -> None:
     counts = [*range(1, 400, 7)]
     with ThreadPoolExecutor(8) as pool:
         assert [*pool.map(total, counts)] == [count * (count - 1) // 2 for count in counts]
+
+
+def test_cursors_go_on_where_another_one_has_had_the_database_discarded() -> None:
+    """The functions of Python that they call are still there."""
+    engine = DuckEngine()
+    texts = pa.table({"t": ["1 0 0 0", "0 1 0 0"]})
+    sums = "SELECT exact_sum(t) AS s FROM t"
+    schema = pa.schema([("s", pa.float64())])
+    with engine.cursor() as cursor:
+        cursor.define("t", texts)
+        before = cursor.rows(sums, schema)["s"].to_pylist()
+        engine._discard()
+        gc.collect()
+        others = [lambda text: 42.0 for _ in range(100)]
+        assert before == cursor.rows(sums, schema)["s"].to_pylist() == [1.0, 2.0**-40]
+        assert len(others) == 100
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_a_time_that_is_infinity_to_duckdb_has_no_result(kind: pa.DataType) -> None:
+    bits = pa.int32() if kind == pa.date32() else pa.int64()
+    greatest = pa.array([2 ** (bits.bit_width - 1) - 1], bits).cast(kind)
+    with DuckEngine().cursor() as cursor, pytest.raises(NotComputedError, match="infinity"):
+        cursor.define("t", pa.table({"at": greatest}))
+
+
+def test_no_statement_of_a_refresh_goes_on_for_longer_than_the_refresh_may() -> None:
+    """A later statement has what is left of the time; after it none begins."""
+    began_s = time.monotonic()
+    with DuckEngine().cursor(refresh_s=0.3) as cursor:
+        assert len(cursor.rows("SELECT 1::BIGINT AS n", NUMBERS)) == 1
+        with pytest.raises(OutOfTimeError, match="INTERRUPT"):
+            cursor.rows(
+                "SELECT count(*) AS n FROM range(100000000) a, range(100000) b WHERE a.range + b.range = 1", NUMBERS
+            )
+        with pytest.raises(OutOfTimeError, match="as long as a recomputation"):
+            cursor.rows("SELECT 1::BIGINT AS n", NUMBERS)
+    assert time.monotonic() - began_s < 10

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from iscp.adapters.etcd import descriptors as pb
+from iscp.adapters.etcd import channels as pb
 from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.adapters.etcd.server import HOST, member_releases
-from iscp.adapters.etcd.values import EtcdSettings
 from tests.fakes.clock import FakeClock
 
 RELEASE = "3.5.21"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.system.crash_ledger import JOBS_MAX, WORK_BYTES_MAX, CrashLedger
-from iscp.core.job.job_deaths import KILLS_MAX, Deaths
+from iscp.core.job.start_rule import KILLS_MAX, Deaths
 from tests.fakes import crash_program
 from tests.fakes.crash_program import row
 

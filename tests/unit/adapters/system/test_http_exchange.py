@@ -1,19 +1,39 @@
-"""One exchange: the answer is read whatever its status is, for a bounded time and up to a bounded size."""
+"""One exchange: the answer is read whatever its status is, for a bounded time and up to a bounded size.
+
+The connections to a port are found among the files of this process, and are ended without their owner's help.
+
+Free ports for servers that start a moment later: not in use, and not handed out to outgoing connections.
+"""
 
 from __future__ import annotations
 
 import ast
 import base64
 import gzip
+import os
 import socket
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import iscp
-from iscp.adapters.system.http_exchange import Answer, HttpPeers, exchange
+from iscp.adapters.system.http_exchange import (
+    LOOPBACK,
+    PORT_MAX,
+    PORT_MIN,
+    Answer,
+    HttpPeers,
+    connections_to,
+    end_connection,
+    exchange,
+    files_count,
+    free_port,
+    is_free,
+    peer_of,
+)
 from tests.fakes.webhooks import HttpReceiver
 
 ANSWER = b"HTTP/1.1 418 Teapot\r\nX-Kind: Short\r\ncontent-length: 5\r\n\r\nshort"
@@ -23,7 +43,7 @@ SHORT_S = 0.5
 MEMORY_MAX = 32 * 1024**2
 LENGTH = 64 * 1024**3
 CLIENTS = frozenset({"http.client", "urllib.request", "requests", "urllib3", "httpx", "aiohttp"})
-SENDS = frozenset({"adapters/system/http_exchange.py", "adapters/telemetry/metric_readers.py"})
+SENDS = frozenset({"adapters/system/http_exchange.py", "adapters/telemetry/open_telemetry_meter.py"})
 
 
 def post(url: str, body: bytes, headers: dict[str, str], *, timeout_s: float, bytes_max: int) -> Answer:
@@ -142,3 +162,47 @@ def test_nothing_else_sends_by_http() -> None:
             if CLIENTS & set(names):
                 found.add(str(file.relative_to(package)))
     assert found == SENDS
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_only_connections_to_the_port_are_found_and_one_is_ended(family: socket.AddressFamily, host: str) -> None:
+    with ExitStack() as opened:
+        listener, elsewhere = (opened.enter_context(socket.create_server((host, 0), family=family)) for _ in range(2))
+        port = listener.getsockname()[1]
+        near, far = [], []
+        for _ in range(3):
+            near.append(opened.enter_context(socket.create_connection((host, port), 20)))
+            far.append(opened.enter_context(listener.accept()[0]))
+        opened.enter_context(socket.create_connection((host, elsewhere.getsockname()[1]), 20))
+        found = connections_to(port)
+        assert found == {(host, end.getsockname()[1]): other.fileno() for end, other in zip(near, far, strict=True)}
+        before = files_count()
+        peer = host, near[0].getsockname()[1]
+        end_connection(found[peer], (host, 1), port)
+        end_connection(far[1].fileno(), peer, port)
+        with Path(os.devnull).open() as file:
+            end_connection(file.fileno(), peer, port)
+        end_connection(found[peer], peer, port)
+        assert files_count() == before
+        assert [end.recv(1) for end in near[:1]] == [b""]
+        for end in near[1:]:
+            end.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                end.recv(1)
+
+
+def test_a_host_is_written_in_one_way() -> None:
+    assert peer_of("::ffff:10.0.0.1", 1) == peer_of("10.0.0.1", 1) == ("10.0.0.1", 1)
+    assert peer_of("fe80::1%eth0", 1) == peer_of("FE80:0::1", 1) == ("fe80::1", 1)
+
+
+def test_a_port_lies_below_those_of_outgoing_connections() -> None:
+    assert all(PORT_MIN <= free_port() < PORT_MAX for _ in range(20))
+    assert len({free_port() for _ in range(20)}) > 1
+
+
+def test_a_port_that_is_listened_on_is_not_free() -> None:
+    with socket.socket() as server:
+        server.bind((LOOPBACK, 0))
+        server.listen()
+        assert not is_free(server.getsockname()[1])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from iscp.adapters.system.trigger_registry import GROUP, TriggerRegistry
-from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
+from iscp.core.job.start_rule import NotBefore, StartNow, TriggerFacts
 from iscp.core.spec.spec import TriggerSpec, TriggerType
 from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError
 
@@ -96,7 +96,7 @@ def test_a_trigger_that_fails_or_leaves_does_so_alone(registry: TriggerRegistry)
 
 def test_installed_packages_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nightly_trigger.py").write_text(
-        "from iscp.core.job.custom_trigger import StartNow\n"
+        "from iscp.core.job.start_rule import StartNow\n"
         "class Nightly:\n"
         "    def validate(self, options): pass\n"
         "    def decide(self, facts): return StartNow()\n"

@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from iscp.adapters.telemetry.observed_readings import REST_FACTOR
 from iscp.adapters.telemetry.open_telemetry_meter import (
+    REST_FACTOR,
     VALUE_CHARS_MAX,
     VALUES_MAX,
     OpenTelemetryMeter,
@@ -175,7 +175,7 @@ def test_a_collector_without_a_path_has_metrics_where_otlp_says(endpoint: str, u
 
 def test_nothing_of_it_is_imported_by_a_node_that_measures_nothing() -> None:
     code = (
-        "import sys, iscp.bootstrap.run\n"
+        "import sys, iscp.bootstrap.compose\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry', 'prometheus_client'))])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120.0)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from iscp.adapters.telemetry.http_target import HttpTarget
+from iscp.adapters.telemetry.bounded_sender import HttpTarget
 from iscp.adapters.telemetry.otel_tracer import SPAN_CHARS_MAX, SPAN_LINKS_MAX, SPANS_WAITING_MAX, OtelTracer
 from iscp.core.values.errors import StorageError
 from iscp.core.values.trace_context import is_sampled
-from iscp.ports.tracing import current_trace
+from iscp.ports.system import current_trace
 from tests.fakes.tracing import ReceivedSpan, received_spans, traceparent
 from tests.fakes.webhooks import HttpReceiver
 

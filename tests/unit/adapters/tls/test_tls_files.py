@@ -1,19 +1,37 @@
-"""Files of certificates: each fault is named by its path, before anything is done with them."""
+"""Files of certificates: each fault is named by its path, before anything is done with them.
+
+Which names of a certificate count: DNS names, addresses and the common name, each by its type.
+
+Endpoints are HOST:PORT, and anything else is named with a remedy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from iscp.adapters.tls.node_certificates import certificate_faults, certificate_watch
-from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults, tls_of_environment
+from iscp.adapters.tls.certificate_watch import certificate_faults, certificate_watch
+from iscp.adapters.tls.tls_files import (
+    ShownNames,
+    TlsFiles,
+    endpoint_or_default,
+    examine,
+    node_faults,
+    shown_names,
+    split_address,
+    tls_of_environment,
+)
 from iscp.core.access.security_config import OidcConfig, SecurityConfig, TlsConfig
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.values.errors import ConfigurationError
-from tests.fakes.certs import NODE_NAME, Certs
+from tests.fakes.certificates import certificate_of
+from tests.fakes.certs import NODE_NAME, Certs, spelled_as
 
 
 def now() -> datetime:
@@ -129,3 +147,60 @@ def _encrypted(files: TlsFiles) -> bytes:
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"password"),
     )
+
+
+def test_dns_names_addresses_and_the_common_name_count() -> None:
+    pem = certificate_of("ana", x509.DNSName("a.example"), x509.IPAddress(ip_address("2001:db8::1")))
+    found = ShownNames(frozenset({"a.example"}), frozenset({"ana", "2001:db8::1"}))
+    assert shown_names(pem) == found
+    assert shown_names(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)) == found
+
+
+@pytest.mark.parametrize("kind", spelled_as(NODE_NAME))
+def test_no_other_type_counts(kind: str) -> None:
+    assert shown_names(certificate_of("", spelled_as(NODE_NAME)[kind])) == ShownNames()
+    beside = certificate_of("ana", x509.DNSName("a.example"), spelled_as(NODE_NAME)[kind])
+    assert shown_names(beside) == ShownNames(frozenset({"a.example"}), frozenset({"ana"}))
+
+
+def test_what_cannot_be_read_is_of_nobody() -> None:
+    """Not even the common name counts beside alternative names that are unreadable."""
+    der = x509.load_pem_x509_certificate(certificate_of("ana", x509.DNSName("a.example"))).public_bytes(Encoding.DER)
+    broken = der.replace(b"a.example", b"\xff.example")
+    assert broken != der
+    for given in (b"", b"x", b"-----BEGIN CERTIFICATE-----\n", broken):
+        assert shown_names(given) == ShownNames()
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("127.0.0.1:7430", ("127.0.0.1", 7430)), ("node-0.iscp:0", ("node-0.iscp", 0)), ("[::1]:80", ("[::1]", 80))],
+)
+def test_an_address_is_taken_apart(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:x", "host:70000", "host:-1"])
+def test_what_is_not_an_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="HOST:PORT"):
+        split_address(address)
+
+
+def test_several_nodes_have_commas_between_them() -> None:
+    assert endpoint_or_default("127.0.0.1:1,node-1:2,[::1]:3") == "127.0.0.1:1,node-1:2,[::1]:3"
+    with pytest.raises(ConfigurationError, match="HOST:PORT"):
+        endpoint_or_default("127.0.0.1:1,")
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [("a:1,foo,b:2", "'foo' is not HOST:PORT (the endpoint 2 of 3"), ("a:1,", "(the endpoint 2 of")],
+)
+def test_of_several_nodes_the_wrong_one_is_named_with_its_place(given: str, place: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        endpoint_or_default(given)
+    assert place in str(refused.value)
+
+
+def test_what_is_given_wins() -> None:
+    assert endpoint_or_default("a:1") == "a:1"

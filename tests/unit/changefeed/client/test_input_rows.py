@@ -1,4 +1,7 @@
-"""Rows of many kinds become the feed's columns; what would lose something on the way is refused."""
+"""Rows of many kinds become the feed's columns; what would lose something on the way is refused.
+
+The ulids of an append: consecutive, without each of them being held in memory.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import datetime as dt
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duckdb
@@ -15,7 +18,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from iscp.changefeed import Ulids
 from iscp.changefeed.client.input_rows import STREAM_BATCHES_MAX, STREAM_BYTES_MAX, OrderBy, Rows, prepare
+from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.core.values.errors import InvalidRequest
 from tests.fakes.text_bytes import texts
@@ -263,3 +268,39 @@ def test_spark_is_not_loaded() -> None:
         "assert 'pyspark' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PLACE = UlidPlace(1_700_000_000_000 << 16 | 7, -(1 << 63) + 0xFFFF_FFFE)
+
+
+def test_they_follow_one_another() -> None:
+    ulids = Ulids(PLACE, 5)
+    texts = list(ulids)
+    assert texts == sorted(texts) == [ulids[number] for number in range(5)]
+    assert [parse_ulid(text) for text in texts] == [ulids.bytes(number) for number in range(5)]
+    assert (ulids.first, ulids.last, ulids[-2], len(ulids)) == (texts[0], texts[4], texts[3], 5)
+
+
+def test_as_columns_they_are_the_same() -> None:
+    ulids = Ulids(PLACE, 100)
+    as_bytes, as_texts = ulids.columns()
+    assert as_texts.to_pylist() == list(ulids)
+    assert as_bytes.to_pylist() == [ulids.bytes(number) for number in range(100)]
+
+
+def test_many_cost_no_more_than_one() -> None:
+    assert Ulids(PLACE, 1 << 35).last > Ulids(PLACE, 1 << 34).last
+
+
+def test_of_none_there_is_no_first() -> None:
+    none = Ulids(PLACE, 0)
+    assert list(none) == []
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: none.first,
+        lambda: none.last,
+        lambda: none[0],
+        lambda: Ulids(PLACE, 2)[2],
+    )
+    for look in looks:
+        with pytest.raises(IndexError):
+            look()

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSourceReader
 
-from iscp.changefeed.spark.plan import FeedPlan
-from iscp.changefeed.spark.stream import ChangefeedSource, ChangefeedStream, Offset
-from iscp.changefeed.table.feed_purge import purge_files
+from iscp.changefeed.spark.stream import ChangefeedSource, ChangefeedStream, FeedPlan, Offset
+from iscp.changefeed.table.feed_table import purge_files
 from iscp.core.values.errors import CursorBehind, InvalidRequest
-from tests.unit.changefeed.spark.test_plan import SCHEMA, Feed
+from tests.unit.changefeed.spark.test_stream_plan import SCHEMA, Feed
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from click.testing import CliRunner, Result
 
 from iscp import changefeed
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import EtcdSettings, Keys
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
 from iscp.changefeed.etcd.locks import EtcdFeedLocks

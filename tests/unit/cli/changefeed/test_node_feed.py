@@ -17,9 +17,9 @@ from iscp.changefeed import Changefeed
 from iscp.cli.changefeed.node_feed import ShownFeed
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
-from iscp.cli.shell.exit_status import ExitStatus
-from iscp.cli.shell.signal_answers import restore_answers
-from iscp.core.api.feed_views import ChangePage, FeedChange
+from iscp.cli.shell.error_words import ExitStatus
+from iscp.cli.shell.program_end import restore_answers
+from iscp.core.api.api_requests import ChangePage, FeedChange
 from iscp.core.values.errors import StorageError
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.job_feeds import NAME, TABLE, append, create, feed_server, register

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp_admin import PROGRAM, cli
-from iscp.cli.node.data_directory import Layout, hold_directory
+from iscp.cli.node.local_cluster import Layout, hold_directory
 from iscp.core.job.job_row import LogEntry
-from iscp.core.values.extras import EXTRA_MODULES
+from iscp.core.values.untrusted_values import EXTRA_MODULES
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

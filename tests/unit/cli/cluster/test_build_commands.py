@@ -13,12 +13,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.build_server import BuildServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer
 from iscp.cli.iscp_admin import cli
-from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.context_file import Invocation
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.values.errors import Unavailable
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.shown_builds import FakeBuilds

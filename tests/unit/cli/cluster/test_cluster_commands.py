@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
 from iscp.cli.iscp_admin import cli
 from iscp.core.api.api_views import EventView
 from tests.fakes.admin import FakeAdmin

@@ -11,22 +11,20 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.cli.demo import flights
-from iscp.cli.demo.check import differences, lags_s, percentile
-from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Year
-from iscp.cli.demo.jobs import ROUTES, DemoJob, demo_jobs, verify
-from iscp.cli.demo.lake import Sources, commit_times_s, read, version
+from iscp.cli.demo import lake
+from iscp.cli.demo.jobs import ROUTES, DemoJob, demo_jobs, differences, lags_s, percentile, verify
+from iscp.cli.demo.lake import ARRIVAL, DEPARTURE, KEY, Sources, Year, commit_times_s, read, version
 from iscp.cli.demo.replay import Replay, Replayed
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.verification import Comparison, VerifyReport
+from iscp.core.job.start_rule import Comparison, VerifyReport
 from iscp.core.values.watermark import SourceMark, Watermark
 
 
 @pytest.fixture(scope="module")
 def year() -> Year:
-    return flights.load(365)
+    return lake.load(365)
 
 
 @pytest.fixture

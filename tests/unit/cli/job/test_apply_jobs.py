@@ -19,8 +19,7 @@ from iscp.cli.shell.terminal import yaml_text
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api.api_views import CheckedJob
 from iscp.core.spec.spec import JobSpec
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.spec.spec_patch import changed_spec
+from iscp.core.spec.spec_parsing import changed_spec, parse_spec
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.unit.core.spec.test_spec_parsing import SPECS
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from iscp.core.api.api_requests import JobFilter
-from iscp.core.spec.spec_fields import flatten
+from iscp.core.spec.spec import flatten
 from iscp.core.values.errors import InvalidRequest
 from tests.fakes.admin import FakeAdmin
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.cli.node.launch import RunningUp, start_up
+from iscp.cli.node.up import RunningUp, start_up
 from iscp.core.values.errors import Unavailable
 from tests.fakes.up_program import COMMAND
 from tests.fakes.waiting import until

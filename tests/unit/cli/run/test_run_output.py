@@ -17,8 +17,7 @@ from iscp.cli.run.run_output import (
     show_forecasts,
     show_summary,
 )
-from iscp.core.run.run_forecast import Forecast, JobForecast
-from iscp.core.run.run_result import ResultState, RunResult
+from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult
 from iscp.core.values.errors import ErrorCode
 from tests.fakes.local_runs import Local
 

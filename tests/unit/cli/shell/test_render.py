@@ -1,4 +1,7 @@
-"""What people and scripts are shown of jobs, of progress and of the cluster: no unknown number is shown as one."""
+"""What people and scripts are shown of jobs, of progress and of the cluster: no unknown number is shown as one.
+
+Rows that a job leaves out, as the command prints them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.cli.shell import render
+from iscp.cli.shell.render import show_history, show_left_out, usage_words
 from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.api.api_views import ClusterView, EventView, JobView, NodeView, RegisterResult
+from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRow, LeftOutRows, NodeView, RegisterResult
+from iscp.core.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage
 from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
-from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.values.progress import UNKNOWN, RunProgress
 
 JOB = JobView(
@@ -223,11 +227,11 @@ def test_a_registration_is_shown_by_its_job() -> None:
 
 
 def test_jobs_are_shown_though_their_specs_were_damaged(capsys: pytest.CaptureFixture[str]) -> None:
-    good = replace(JOB, spec_json='{"iteration":{"consumer":{"target":"/x"}}}', node_id="n1")
-    for damaged in ("{", "[]", "[" * 100_000, '{"iteration":3}'):
+    good = replace(JOB, spec_json='{"iteration":{"consumer":{"target":"/x"}},"tags":["team:a","b"]}', node_id="n1")
+    for damaged in ("{", "[]", "[" * 100_000, '{"iteration":3}', '{"tags":3}'):
         render.show_jobs([good, replace(JOB, name="odd", spec_json=damaged)], wide=True)
         first, second = output(capsys).splitlines()[1:]
-        assert ("/x" in first, "odd" in second) == (True, True)
+        assert ("team:a, b" in first, "/x" in first, "odd" in second) == (True, True, True)
 
 
 def test_a_job_is_shown_with_its_maintenance_and_retry(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,3 +253,43 @@ def test_a_job_that_ends_with_its_target_is_shown_as_such(capsys: pytest.Capture
     render.show_jobs([ending])
     render.show_job(ending)
     assert output(capsys).count("deleting") == 2
+
+
+TAIL = HistoryEntry("a", "t", "j", "id", 7, 1, 2, 10.0, 12.5, 9.0, 0, "", 3, 4_096, "tail", "n-1")
+USED = Usage(wait_s=1.5, read_s=0.25, compute_s=0.001, commit_s=2.0, rows_read=5, retries=1, conflicts=2)
+
+
+def test_the_words_are_of_what_took_long_or_stood_in_the_way() -> None:
+    assert usage_words(USED) == "wait 1.50 s, read 0.25 s, commit 2.00 s, 1 retry, 2 conflicts"
+    assert usage_words(Usage(retries=3, conflicts=1)) == "3 retries, 1 conflict"
+    assert usage_words(Usage()) == usage_words(None) == ""
+
+
+def test_columns_stand_where_an_iteration_has_something_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    show_history([TAIL])
+    plain = capsys.readouterr().out.splitlines()[0].split()
+    assert plain == ["SEQ", "KIND", "FROM", "TO", "ENDED", "TOOK", "ROWS", "BYTES", "NODE", "ERROR"]
+    show_history([replace(TAIL, usage=USED), TAIL])
+    first, measured, unmeasured = capsys.readouterr().out.splitlines()
+    assert first.split() == [*plain[:6], "READ", *plain[6:8], "USAGE", *plain[8:]]
+    assert "wait 1.50 s, read 0.25 s" in measured
+    assert " 5 " in measured
+    assert " - " in unmeasured, "nobody has counted what a node of an earlier release has read"
+
+
+def test_a_line_for_each_row_with_why(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (LeftOutRow({"id": 1, "tags": ["a"]}, "shared"), LeftOutRow({"id": None}, "no vector"))
+    show_left_out(LeftOutRows(rows, "/copy_dead_letter"), wide=False)
+    shown = capsys.readouterr()
+    assert [line.split() for line in shown.out.splitlines()] == [
+        ["id", "tags", "WHY"],
+        ["1", '["a"]', "shared"],
+        ["no", "vector"],
+    ]
+    assert "/copy_dead_letter" in shown.err
+
+
+def test_no_row_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    show_left_out(LeftOutRows(), wide=False)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "no row is left out\n")

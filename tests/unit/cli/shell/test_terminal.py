@@ -1,10 +1,19 @@
-"""Whatever a tenant wrote, what commands print steers no terminal, and what programs read of it loses nothing."""
+"""Whatever a tenant wrote, what commands print steers no terminal, and what programs read of it loses nothing.
+
+Tables on narrow terminals, and colours.
+
+The confirmation before many changes: accepted, declined, and without a terminal.
+"""
 
 from __future__ import annotations
 
 import ast
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unicodedata import category
@@ -12,17 +21,20 @@ from unicodedata import category
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import iscp
-from iscp.cli.index.search_output import show_answer
-from iscp.cli.shell import drawing, render
+from iscp.cli.index.index_commands import show_answer
+from iscp.cli.iscp_admin import cli
+from iscp.cli.shell import render, terminal
 from iscp.cli.shell.error_words import show_error
-from iscp.cli.shell.left_out_lines import show_left_out
-from iscp.cli.shell.terminal import json_text, say, say_headed, say_marked, yaml_text
+from iscp.cli.shell.render import show_left_out
+from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.terminal import confirm, fit, json_text, say, say_headed, say_marked, yaml_text
+from iscp.core.api.api_requests import SearchAnswer, SearchHit
 from iscp.core.api.api_views import LeftOutRow, LeftOutRows
-from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.values.errors import InvalidRequest
 
 HOSTILE = {
@@ -43,11 +55,10 @@ PACKAGE = Path(iscp.__file__).parent
 DRAWING = frozenset({"rich", "rich.console", "rich.table", "rich.text", "rich.markup", "rich.panel"})
 PRINTS = frozenset(
     {
-        "cli/shell/drawing.py",
         "cli/shell/terminal.py",
-        "cli/demo/view.py",  # a picture that changes, of texts by `drawing`
+        "cli/demo/command.py",  # a picture that changes, of texts by `drawing`
         "adapters/delta/selftest/commit_race.py",  # what its parent reads, and nobody else
-        "adapters/delta/spark/jvm_log.py",
+        "adapters/delta/spark/jvm_launch.py",
         "adapters/delta/spark/warm_up.py",
         "adapters/system/failpoints.py",
     }
@@ -64,8 +75,8 @@ def is_harmless(text: str) -> bool:
 def test_no_text_steers_a_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     value = {"name": text, text: [text]}
     say(text)
-    drawing.pairs({"name": text})
-    drawing.table(("NAME",), [(text,)])
+    terminal.pairs({"name": text})
+    terminal.table(("NAME",), [(text,)])
     for output in ("json", "yaml", "jsonpath=.name", "jsonpath=[*]", "name"):
         render.show({"id": text, **value}, output)
     printed = capsys.readouterr().out
@@ -92,8 +103,8 @@ def test_what_is_harmless_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]
 def test_no_text_in_any_place_steers_a_terminal_or_is_markup(names: list[str], text: str) -> None:
     written = io.StringIO()
     with redirect_stdout(written), redirect_stderr(written):
-        drawing.table(names, [[text] * len(names)], spare=names)
-        drawing.pairs(dict.fromkeys(names, text))
+        terminal.table(names, [[text] * len(names)], spare=names)
+        terminal.pairs(dict.fromkeys(names, text))
         show_left_out(LeftOutRows((LeftOutRow(dict.fromkeys(names, text), text),), text), wide=False)
         hit = SearchHit({names[0]: text}, 1.0, dict.fromkeys(names, text), {text: (text,)}, text)
         show_answer(SearchAnswer((hit,), 1, 1.0, 1, cut=(text,)), "table")
@@ -159,3 +170,99 @@ def test_nothing_else_prints() -> None:
     assert found == []
     for name in PRINTS:
         assert any(map(prints, ast.walk(ast.parse((PACKAGE / name).read_text())))), f"{name} prints no more"
+
+
+COLUMNS = ("TABLE", "NAME", "STATE", "REASON", "SOURCE", "ERROR")
+ROWS = [("/lake/sales/europe/orders", "copy", "completed", "", "12", ""), ("/lake/x", "open", "error", "", "3", "gone")]
+
+
+def width(columns: list[str], rows: list[list[str]]) -> int:
+    cells = [[name, *(row[place] for row in rows)] for place, name in enumerate(columns)]
+    return sum(max(map(len, column)) for column in cells) + 2 * (len(columns) - 1)
+
+
+def test_what_fits_is_shown_whole() -> None:
+    assert fit(COLUMNS, ROWS, ("SOURCE",), 100) == (list(COLUMNS), [list(row) for row in ROWS])
+
+
+@pytest.mark.parametrize("least", [40, 45, 50])
+def test_what_is_too_wide_loses_empty_columns_then_spare_ones_then_the_fronts_of_tables(least: int) -> None:
+    shown, rows = fit(COLUMNS, ROWS, ("SOURCE",), least)
+    assert width(shown, rows) <= least
+    assert "REASON" not in shown
+    assert ("SOURCE" in shown) is (least > 40)
+    assert rows[0][0].startswith("…")
+    assert rows[0][0].endswith("/orders")
+    assert rows[1][0] == "/lake/x"
+
+
+def test_a_list_without_rows_keeps_its_columns_while_they_fit() -> None:
+    assert fit(COLUMNS, [], (), 60)[0] == list(COLUMNS)
+
+
+def on_a_terminal(code: str, **env: str) -> str:
+    """What a program prints on a terminal of 60 columns."""
+    ours, theirs = pty.openpty()
+    given = {**os.environ, "COLUMNS": "60", "TERM": "xterm-256color", **env}
+    given.pop("NO_COLOR", None) if "NO_COLOR" not in env else None
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=subprocess.STDOUT, env=given)
+    os.close(theirs)
+    printed = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            printed += chunk
+    except OSError:  # the other side is closed
+        pass
+    os.close(ours)
+    assert child.wait() == 0
+    return printed.decode()
+
+
+DRAW = f"from iscp.cli.shell.terminal import table; table({COLUMNS!r}, {ROWS!r}, spare=('SOURCE',))"
+
+
+def test_states_have_colours_on_a_terminal_and_none_where_no_color_is_set() -> None:
+    assert "\x1b[31merror" in on_a_terminal(DRAW)
+    assert "\x1b[32mcompleted" in on_a_terminal(DRAW)
+    plain = on_a_terminal(DRAW, NO_COLOR="1")
+    assert "\x1b[3" not in plain
+    assert "completed" in plain
+
+
+def test_a_terminal_shows_whole_lines_of_its_width_and_says_what_is_left_out() -> None:
+    code = f"from iscp.cli.shell.terminal import table; table({COLUMNS!r}, {ROWS!r}, spare=('SOURCE', 'NAME'))"
+    lines = on_a_terminal(code.replace("/europe/", "/europe/of/the/north/"), NO_COLOR="1", COLUMNS="40").splitlines()
+    assert lines[0] == "not shown: SOURCE; -o wide shows all"
+    assert len(lines) == 4
+
+
+def test_a_pipe_has_no_colours_and_whole_values() -> None:
+    printed = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in printed
+    assert "/lake/sales/europe/orders" in printed
+
+
+def test_an_output_that_is_not_known_is_wrong_usage() -> None:
+    for value in ("xml", "jsonpath=.a["):
+        result = CliRunner().invoke(cli, ["status", "-o", value])
+        assert result.exit_code == 2
+        assert "-o" in result.stderr
+
+
+@click.group(cls=RootGroup)
+def program() -> None:
+    pass
+
+
+@program.command()
+def remove() -> None:
+    confirm("remove 3 jobs?")
+    click.echo("removed")
+
+
+@pytest.mark.parametrize(("typed", "status", "words"), [("y\n", 0, "removed"), ("n\n", 1, "Aborted"), ("", 1, "--yes")])
+def test_yes_goes_on_no_ends_and_silence_names_the_option(typed: str, status: int, words: str) -> None:
+    result = CliRunner().invoke(program, ["remove"], input=typed)
+    assert result.exit_code == status
+    assert words in result.output
+    assert ("removed" in result.stdout) is (status == 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from iscp.core.api.api_requests import JobFilter
-from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.spec.spec_parsing import ViewFields, view_of
 from tests.fakes.admin import FakeAdmin
 
 

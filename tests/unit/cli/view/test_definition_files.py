@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from iscp.cli.view.definition_files import in_set, read_definitions, sql_files_of
-from iscp.core.run.wanted import Wanted
-from iscp.core.spec.spec_fields import set_of
+from iscp.core.run.run_plan import Wanted
+from iscp.core.spec.spec import set_of, tags_of
 from iscp.core.values.errors import InvalidRequest
 
 JOB = "- {table: /lake/orders, name: NAME, target: /lake/NAME, key: [id]}"
@@ -96,7 +96,10 @@ def test_a_project_of_which_no_model_is_to_be_kept_is_refused(tmp_path: Path) ->
 def test_jobs_have_the_tags_of_their_files_and_models_those_of_dbt(tmp_path: Path) -> None:
     job = write(tmp_path / "copy.yaml", JOB.replace("name:", "tags: [nightly, sales], name:"))
     found = read(job, compiled_model(tmp_path, meta={"iscp": True}, tags=["hourly", 7]))
-    assert {each.request.job.name: each.tags for each in found} == {"copy": ("nightly", "sales"), "m": ("hourly",)}
+    assert {each.request.job.name: tags_of(each.request.spec_json) for each in found} == {
+        "copy": ("nightly", "sales"),
+        "m": ("hourly",),
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from iscp.core.spec.view_fields import ViewFields
+from iscp.core.spec.spec_parsing import ViewFields
 from iscp.core.values.watermark import SourceMark, Watermark
 from tests.fakes.admin import MISSING, FakeAdmin
 

@@ -15,10 +15,9 @@ import pytest
 from iscp import changefeed
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.model.ulid import parse_ulid
+from iscp.changefeed.model.ulid import Cursor, parse_ulid
 from iscp.consumers.changefeed.feed_pages import CHANGE_BYTES_MAX, CHANGES_BYTES_MAX, OPEN_FEEDS_MAX, JobFeedPages
-from iscp.core.api.feed_views import FeedChange
+from iscp.core.api.api_requests import FeedChange
 from iscp.core.values.errors import CursorBehind, ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from tests.fakes.job_feeds import append, create, feed_row
 

@@ -14,7 +14,7 @@ from iscp.adapters.delta.log.live_files import list_files_here, load_state_here
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.system.clock import SystemClock
-from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.source_rows import commit_tag
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.algebra.algebra import Expr, Join, JoinKind, Project, Table, TypedColumn
 from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery, query_to_json
@@ -23,12 +23,11 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import NOTHING_APPLIED, SourceMark, Watermark
-from iscp.ports.consumer import ConsumeContext
-from iscp.ports.refreshing import Refreshed, RefreshOrder
-from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.views.analysis.analysis_versions import analysis_versions
+from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
+from iscp.runtime.iteration.iteration_ports import SinkPool
+from iscp.views.analysis.session_analysis import analysis_versions
 from iscp.views.duck.duck_refresh import schema_json_of
-from iscp.views.refresh.view_notes import QUERY_NOTE
+from iscp.views.refresh.view_memory import QUERY_NOTE
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 SQL = "select t.k, u.x from t join u on t.k = u.k"

@@ -10,8 +10,7 @@ import pytest
 
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.job.source_holds import HOLD_MAX_S
-from iscp.core.query.query_explanation import ChangeCost, KeptTable, OperatorUpkeep
-from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
+from iscp.core.query.query_plan import ChangeCost, KeptTable, Operator, OperatorKind, OperatorUpkeep, QueryShape
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.progress import TableSize

@@ -13,7 +13,7 @@ from iscp.consumers.view.view_spec import TABLES_MAX, read_view_spec
 from iscp.core.job.source_holds import HOLD_MAX_S
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.spec.view_fields import WAITS_FOR_MAX_S, WAITS_FOR_S
+from iscp.core.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
 from iscp.core.values.errors import InvalidRequest
 
 OPTIONS = "spec.iteration.consumer.options"

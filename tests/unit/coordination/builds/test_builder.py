@@ -8,40 +8,42 @@ from typing import TypeVar
 
 import pytest
 
-from iscp.coordination.builds.build_limits import (
+from iscp.coordination.builds.build_state import (
     LOAD_RETRY_S,
     REMOVE_EVERY_S,
     WRITES_OF_BUILDS_MAX,
-    BuildLimits,
-)
-from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, PutTask, writes_of
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import (
     BuilderEffect,
     BuilderEvent,
+    BuildLimits,
     BuildOver,
     BuildsLoaded,
+    BuildState,
     BuildsUnknown,
     BuildsWritten,
     BuildTick,
     BuildWanted,
     CallNode,
     CancelCall,
+    Change,
     CheckBuilds,
+    CountDone,
+    DeleteTask,
     LoadBuilds,
     MergeRange,
     NodesPlaced,
     NotifyBuilt,
     Prioritize,
+    PutTask,
     RangeAnswered,
     RangeFailed,
     SplitRange,
     WriteBuilds,
+    writes_of,
 )
-from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
-from iscp.coordination.builds.table_turns import REPEAT_S
-from iscp.coordination.builds.waiting_tables import GATHER_S
-from iscp.coordination.membership.preferred_nodes import Placement, ring_of
+from iscp.coordination.builds.builder import Builder
+from iscp.coordination.builds.staging_tasks import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
+from iscp.coordination.builds.table_turns import GATHER_S, REPEAT_S
+from iscp.coordination.membership.assignments import Placement, ring_of
 from iscp.core.build.build_task import DEPTH_MAX, BuildPlan
 from iscp.core.values.errors import InvalidRequest, Unavailable
 from iscp.core.values.progress import UNCOUNTED, TableSize, total_size

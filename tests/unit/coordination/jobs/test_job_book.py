@@ -9,22 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.coordination.jobs.book_change import BookChange, by_shard
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import PendingChanges
-from iscp.coordination.jobs.job_requests import (
+from iscp.coordination.jobs.job_book import BookChange, JobBook, by_shard
+from iscp.coordination.jobs.job_changes import (
+    TARGET_FIELD,
     Answer,
     Pause,
+    PendingChanges,
     Register,
     Registration,
     Request,
+    Reshard,
     Resume,
     Resync,
     Unregister,
     Update,
 )
-from iscp.coordination.jobs.occupied_places import TARGET_FIELD
-from iscp.coordination.jobs.reshard import Reshard
 from iscp.core.api.api_views import RegisterResult
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec.spec import ConsumerSpec, JobSpec

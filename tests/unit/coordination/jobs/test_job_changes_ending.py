@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import PendingChanges
-from iscp.coordination.jobs.job_requests import (
+from iscp.coordination.jobs.job_changes import (
     EndDeleted,
     Pause,
+    PendingChanges,
     Register,
     Registration,
     Request,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.coordination.schedule.maintenance_queue import LONG_MAX, LONG_OF_KIND_MAX
-from iscp.coordination.schedule.maintenance_turns import SLOT_S, MaintenanceTurns
+from iscp.coordination.schedule.maintenance_turns import LONG_MAX, LONG_OF_KIND_MAX, SLOT_S, MaintenanceTurns
 from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.values.errors import PermanentError, TemporaryError
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.coordination.protocol.effects import StartShard
+from iscp.coordination.protocol.events import StartShard
 from iscp.coordination.schedule.iteration_outcomes import BUILD_LOOK_S
-from iscp.core.build.build_request import BuildRequest
+from iscp.core.build.build_task import BuildRequest
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow, JobStatus, apply_report
 from iscp.core.values.errors import ErrorCode

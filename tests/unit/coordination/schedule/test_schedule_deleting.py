@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.coordination.protocol.effects import HoldIterations
+from iscp.coordination.protocol.events import HoldIterations
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested
 from iscp.core.job.iteration import JobOutcome, Purpose
 from iscp.core.job.job_row import Deletion, JobRow, JobState, JobStatus, Reason
-from iscp.core.job.verification import VerifyRequest
+from iscp.core.job.start_rule import VerifyRequest
 from iscp.core.values.errors import Canceled, ErrorCode, TableNotFound
 from tests.fakes.timetable import SHARD, URI, Timetable, job
 

@@ -9,7 +9,7 @@ import pytest
 from iscp.coordination.schedule.iteration_outcomes import WAIT_CHECK_S
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow, JobStatus
-from iscp.core.spec.view_fields import WAITS_FOR_S
+from iscp.core.spec.spec_parsing import WAITS_FOR_S
 from iscp.core.values.watermark import SourceMark, SourceMarks, Watermark
 from tests.fakes.timetable import URI, Timetable, job, outcome, specified
 

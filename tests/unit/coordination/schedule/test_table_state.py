@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from iscp.adapters.delta.log.commits import read_commit
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.coordination.schedule.table_state import RECREATED_AFTER_S, TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.core.job.job_row import JobRow

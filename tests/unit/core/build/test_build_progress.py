@@ -8,18 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.build.api_builds import (
+from iscp.core.build.build_progress import (
     BuildNodeView,
     BuildStage,
     BuildTaskView,
     BuildView,
+    JobBuild,
+    KnownBuilds,
     TaskState,
+    build_views,
     counts_by_node,
     counts_by_state,
+    share_done,
 )
-from iscp.core.build.build_progress import JobBuild, KnownBuilds, build_views, share_done
 from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.rows.range_tree import children
+from iscp.core.rows.key_ranges import children
 from iscp.core.values.progress import LEFT_MOST_S, UNCOUNTED, UNKNOWN, UNSIZED, SnapshotSize, TableSize
 
 SIZE = SnapshotSize(1_000, 8_000, 16)

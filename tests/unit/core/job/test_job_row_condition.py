@@ -1,4 +1,7 @@
-"""One word for how a job is: which one, and that every surface says the same."""
+"""One word for how a job is: which one, and that every surface says the same.
+
+A spec says which tables a job reads; what is no such thing counts for nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.codec.job_messages import JOB
+from iscp.adapters.grpc.codec.api_messages import JOB
 from iscp.cli.iscp_admin import cli
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason, condition_of
+from iscp.core.job.job_row import (
+    JobCondition,
+    JobRow,
+    JobState,
+    JobStatus,
+    Reason,
+    condition_of,
+    further_tables,
+    tables_of,
+)
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode
+from iscp.core.values.ids import JobKey
 from iscp.page.boards.freshness_board import FreshnessFilter, freshness_board
-from iscp.page.boards.job_facts import all_facts
+from iscp.page.boards.job_board import all_facts
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.viewed_cluster import job_view
 
@@ -150,3 +163,25 @@ def test_scripts_of_before_may_name_the_states_of_the_job_log(endpoint: str) -> 
     assert admin(endpoint, "job", "count", "--state", "running")["count"] == 2
     refused = CliRunner().invoke(cli, ["--endpoint", endpoint, "job", "list", "--state", "unbuilt"])
     assert (refused.exit_code, "'building'" in refused.stderr) == (2, True)
+
+
+def reading(tables: object) -> JobRow:
+    consumer = {"kind": "view", "target": "/v", "options": {"sql": "…", "tables": tables}}
+    spec = {"iteration": {"consumer": consumer}}
+    return JobRow(JobKey("a", "t-1", "v"), "j-1", json.dumps(spec), "t", "/t")
+
+
+def test_further_tables_are_those_besides_its_own_each_once() -> None:
+    row = reading({"a": "/t", "b": "/u", "c": "/u", "d": "/w"})
+    assert further_tables(row) == ("/u", "/w")
+    assert tables_of(row) == {"a": "/t", "b": "/u", "c": "/u", "d": "/w"}
+    assert further_tables(reading({"a": "/t"})) == ()
+
+
+@pytest.mark.parametrize("tables", [{"b": "/u"}, ["/t", "/u"], {"a": "/t", "b": 1}, "/t", None])
+def test_an_option_that_means_something_else_names_no_tables(tables: object) -> None:
+    assert further_tables(reading(tables)) == ()
+
+
+def test_a_spec_that_cannot_be_read_names_none() -> None:
+    assert further_tables(reading({})._replace(spec_json='{"tables"')) == ()

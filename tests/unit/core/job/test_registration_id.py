@@ -1,4 +1,7 @@
-"""Ids say when a registration began, of which spec its target is, and who keeps that; their order is that of time."""
+"""Ids say when a registration began, of which spec its target is, and who keeps that; their order is that of time.
+
+Patterns over tables and jobs.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import (
     RegistrationId,
     goes_on_from,
     id_of_successor,
+    is_pattern,
     marked_job_id,
+    matcher,
     parse_job_id,
     spec_mark,
     superseded,
 )
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.ids import next_job_id, ranged_job_id
+from iscp.core.values.ids import JobKey, next_job_id, ranged_job_id
 
 URI = "/lake/orders"
 SPEC = ConsumerSpec("view", "/lake/copy", ("id", "größe"), ("v",), "v > 1.5", {"b": [1, 2.5], "a": {"y": None, "x": 1}})
@@ -132,3 +138,36 @@ def test_a_job_that_lost_its_target_says_to_whom_and_how_it_goes_on_after_a_run(
     assert str(superseded("the target", cluster)).endswith(f"the target belongs to the later registration {cluster}")
     of_run = superseded("the target", run)
     assert (run in of_run.message, "a run" in of_run.message, "registered again" in of_run.remedy) == (True,) * 3
+
+
+ROW = JobRow(JobKey("default", "t-1", "copy"), "id", "{}", "sales.orders", "/lake/sales/orders")
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "matches"),
+    [
+        ("", "", True),
+        ("*", "*", True),
+        ("sales.*", "", True),
+        ("sales.order?", "cop[xy]", True),
+        ("*orders", "*", True),
+        ("/lake/*", "copy", True),
+        ("/lake/sales/orders", "", True),
+        ("sales.", "", False),
+        ("order*", "", False),
+        ("Sales.*", "", False),
+        ("sales.*", "cop", False),
+        ("sales.*", "Copy", False),
+        ("t-*", "", False),
+    ],
+)
+def test_a_pattern_is_of_the_whole_name_of_the_table_or_of_its_place(table: str, name: str, matches: bool) -> None:
+    assert matcher(table, name)(ROW) is matches
+
+
+def test_what_is_a_pattern() -> None:
+    assert [text for text in ("sales.*", "a?", "[ab]", "/lake/orders", "sales.orders", "") if is_pattern(text)] == [
+        "sales.*",
+        "a?",
+        "[ab]",
+    ]

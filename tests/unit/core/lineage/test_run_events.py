@@ -1,4 +1,7 @@
-"""Events are those of OpenLineage: its own client reads each field of them, and writes them back the same."""
+"""Events are those of OpenLineage: its own client reads each field of them, and writes them back the same.
+
+Names of tables are those that OpenLineage's own client gives to the same places.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from openlineage.client.naming.dataset import S3, LocalFileSystem
 
-from iscp.core.build.build_request import BuildRequest
+from iscp.core.build.build_task import BuildRequest
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.lineage.run_events import (
@@ -19,13 +23,15 @@ from iscp.core.lineage.run_events import (
     JobRunState,
     KnownTables,
     RunState,
+    dataset_name,
     job_name,
     run_event,
     state_of,
 )
-from iscp.core.spec.view_fields import ViewFields
+from iscp.core.spec.spec_parsing import ViewFields
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.ids import JobKey
+from iscp.core.values.untrusted_values import NAME_CHARS_MAX
 from iscp.core.values.watermark import SourceMark, Watermark
 from tests.fakes.bench import job
 from tests.fakes.lineage import official_document
@@ -181,3 +187,34 @@ def test_a_version_is_only_said_of_a_table_that_was_committed_to(changes: dict[s
     """A changefeed's sink counts its own commits, which are no versions of the table."""
     (output,) = event(RunState.COMPLETE, replace(DONE, **changes))["outputs"]
     assert "version" not in output["facets"]
+
+
+def test_a_local_path_is_named_as_the_official_client_names_it() -> None:
+    official = LocalFileSystem("/lake/orders")
+    expected = official.get_namespace(), official.get_name()
+    for uri in ("/lake/orders", "/lake/orders/", "file:///lake/orders", "file:/lake/orders"):
+        assert dataset_name(uri) == expected
+    assert dataset_name("file:///lake/a%20b") == ("file", "/lake/a b")
+
+
+def test_a_place_on_s3_is_named_as_the_official_client_names_it() -> None:
+    official = S3("bucket", "lake/orders")
+    expected = official.get_namespace(), official.get_name()
+    for uri in ("s3://bucket/lake/orders", "s3a://bucket/lake/orders", "s3://bucket//lake/orders/"):
+        assert dataset_name(uri) == expected
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["", "/", "orders", "../x", "s3://", "s3://bucket", "s3:///key", "postgres://host/table", "http://[", "file:x"],
+)
+def test_what_is_no_place_of_a_table_has_no_name(uri: str) -> None:
+    assert dataset_name(uri) is None
+
+
+def test_poisoned_names_are_escaped_and_endless_ones_are_none() -> None:
+    found = dataset_name("/lake/\x1b[2J\n\ud800")
+    assert found is not None
+    assert found.name == "/lake/\\x1b[2J\n\\ud800"
+    found.name.encode()
+    assert dataset_name("/" + "x" * NAME_CHARS_MAX) is None

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.query.query_explanation import OperatorUpkeep
 from iscp.core.query.query_plan import (
     JoinSide,
     Operator,
     OperatorKind,
+    OperatorUpkeep,
     explain_operators,
     passes_stored_input,
     reads_all_again,

@@ -1,18 +1,26 @@
-"""Which way a refresh is computed, from what changed and from what former refreshes took."""
+"""Which way a refresh is computed, from what changed and from what former refreshes took.
+
+What a change is estimated to cost at each operator: the rows that come to it, and those among which it looks.
+
+How many bytes a refresh reads besides the changed rows, by the shape of its query.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iscp.core.query.query_plan import ChangeCost, JoinSide, Operator, OperatorKind, OperatorUpkeep, upkeep_of
 from iscp.core.query.refresh_choice import (
     BUDGET_LEAST_S,
     COLD_FACTOR,
+    DIFFERENCES_PASSED_OVER_MAX,
     MAGNITUDE,
     MAGNITUDE_SAMPLES_MAX,
     MAGNITUDES_MAX,
@@ -22,14 +30,18 @@ from iscp.core.query.refresh_choice import (
     SCANS_FACTOR,
     SHARE_DEFAULT,
     TRY_FACTOR,
+    CostEstimator,
+    DifferenceTrials,
     Policy,
     RefreshSample,
+    ScanEstimator,
     Scans,
     Strategy,
     choose_strategy,
+    direct_budget_s,
     expect_incremental,
-    samples_from_json,
-    samples_to_json,
+    refreshes_from_json,
+    refreshes_to_json,
     with_sample,
 )
 
@@ -233,19 +245,195 @@ SAMPLES = st.builds(
 )
 
 
-@given(st.lists(SAMPLES, max_size=20))
-def test_stored_samples_are_read_as_they_were(samples: list[RefreshSample]) -> None:
-    assert samples_from_json(samples_to_json(samples)) == tuple(samples)
+TRIALS = st.builds(DifferenceTrials, st.integers(0, 64), st.integers(0, 64))
+
+
+@given(st.lists(SAMPLES, max_size=20), TRIALS)
+def test_stored_refreshes_are_read_as_they_were(samples: list[RefreshSample], trials: DifferenceTrials) -> None:
+    assert refreshes_from_json(refreshes_to_json(samples, trials)) == (tuple(samples), trials)
+
+
+FORGED_SAMPLES = (
+    *(b"7", b"null", b"[[]]", b'["full"]', b"[[null, 1, 1.0]]", b'[["FULL", 1, 1.0]]', b'[["full", true, 1.0]]'),
+    *(b'[["full", -1, 1.0]]', b'[["full", 1, NaN]]', b'[["full", 1, Infinity]]', b'[["full", 1.5, 1.0]]'),
+    *(b'[["full", 1, "1"]]', b'[["full", 1, -1.0]]'),
+)
+FORGED_TRIALS = (b"7", b"[]", b"[1]", b"[1, 2, 3]", b"[65, 0]", b"[0, -1]", b"[0, 1.5]", b'["1", "0"]', b"[true, 0]")
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{}", b"7", b"null", b"\xff", b"[" * 100_000, b"[[]]", b'["full"]', b"[[null, 1, 1.0]]"),
-        *(b'[["full", -1, 1.0]]', b'[["full", 1, NaN]]', b'[["full", 1, Infinity]]', b'[["full", 1.5, 1.0]]'),
-        *(b'[["FULL", 1, 1.0]]', b'[["full", true, 1.0]]', b'[["full", 1, "1"]]', b'[["full", 1, -1.0]]'),
-        samples_to_json([RefreshSample(Strategy.FULL, 1, 1.0)] * 101),
+        *(b"", b"{}", b"7", b"null", b"\xff", b"[" * 100_000, b"[]"),
+        *(b'{"samples": %b, "differences": [0, 0]}' % each for each in FORGED_SAMPLES),
+        *(b'{"samples": [], "differences": %b}' % each for each in FORGED_TRIALS),
+        refreshes_to_json([RefreshSample(Strategy.FULL, 1, 1.0)] * 101),
     ],
 )
-def test_forged_samples_are_none(content: bytes) -> None:
-    assert samples_from_json(content) == ()
+def test_forged_refreshes_are_none(content: bytes) -> None:
+    assert refreshes_from_json(content) == ((), DifferenceTrials())
+
+
+def test_after_each_difference_that_was_too_large_twice_as_many_recomputations_do_without() -> None:
+    trials, tried = DifferenceTrials(), list[int]()
+    for number in range(260):
+        if trials.is_due:
+            tried.append(number)
+        trials = trials.after(found=False)
+    pauses = [later - earlier - 1 for earlier, later in pairwise(tried)]
+    assert pauses == [1, 3, 7, 15, 31, 63, DIFFERENCES_PASSED_OVER_MAX, DIFFERENCES_PASSED_OVER_MAX]
+    while not trials.is_due:
+        trials = trials.after(found=False)
+    assert trials.after(found=True).is_due, "the next one is as likely"
+
+
+ORDERS = Operator(OperatorKind.TABLE, "orders", table="orders")
+CUSTOMERS = Operator(OperatorKind.TABLE, "customers", table="customers")
+ROWS = {"orders": 5_000_000, "customers": 150_000}
+
+
+def operator(kind: OperatorKind, *inputs: Operator, keyed: bool = True, linear_in: JoinSide | None = None) -> Operator:
+    return Operator(kind, kind.value, inputs, keyed=keyed, linear_in=linear_in or JoinSide.NEITHER)
+
+
+JOIN = operator(OperatorKind.JOIN, ORDERS, CUSTOMERS, linear_in=JoinSide.BOTH)
+OUTER = operator(OperatorKind.JOIN, ORDERS, CUSTOMERS, linear_in=JoinSide.LEFT)
+GROUPED = operator(OperatorKind.AGGREGATE, JOIN)
+LIMIT = operator(OperatorKind.LIMIT, GROUPED, keyed=False)
+
+
+def costs(of: Operator, known: dict[Operator, int] | None = None) -> list[tuple[str, int, int]]:
+    found = CostEstimator(ROWS, known or {}).costs(of, upkeep_of(of))
+    return [(each.table, each.changed, each.read) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (ORDERS, [("orders", 1_000, 0)]),
+        (operator(OperatorKind.FILTER, ORDERS), [("orders", 1_000, 0)]),
+        (JOIN, [("customers", 1_000, 5_000_000), ("orders", 1_000, 150_000)]),
+        (OUTER, [("customers", 1_000, 5_150_000), ("orders", 1_000, 5_150_000)]),
+        (GROUPED, [("customers", 1_000, 5_000_000), ("orders", 1_000, 5_000_000)]),
+        (operator(OperatorKind.UNION, ORDERS, ORDERS), [("orders", 2_000, 0)]),
+        (operator(OperatorKind.AGGREGATE, ORDERS, keyed=False), [("orders", 1_000, 5_000_000)]),
+    ],
+)
+def test_changed_rows_meet_those_of_the_other_tables(of: Operator, expected: list[tuple[str, int, int]]) -> None:
+    assert costs(of) == expected
+
+
+def test_what_is_above_an_operator_that_is_recomputed_sees_all_of_its_rows() -> None:
+    above = operator(OperatorKind.PROJECT, operator(OperatorKind.WINDOW, ORDERS, keyed=False))
+    assert costs(above) == [("orders", 5_000_000, 0)]
+    value = Operator(OperatorKind.FILTER, "Filter", (CUSTOMERS,), subqueries=(ORDERS,))
+    assert costs(value) == [("customers", 1_000, 0), ("orders", 0, 150_000)]
+    assert costs(operator(OperatorKind.PROJECT, value))[1] == ("orders", 150_000, 0)
+
+
+def test_rows_that_are_kept_are_counted_and_not_guessed() -> None:
+    assert costs(LIMIT)[0] == ("customers", 1_000, 5_000_000)
+    assert costs(LIMIT, {GROUPED: 80})[0] == ("customers", 1_000, 80)
+    assert costs(LIMIT, {GROUPED: -1})[0] == ("customers", 1_000, 5_000_000)
+
+
+def test_groups_whose_sums_are_kept_read_nothing_else() -> None:
+    grouped = operator(OperatorKind.AGGREGATE, ORDERS)
+    assert CostEstimator(ROWS, {}).costs(grouped, OperatorUpkeep.STATE) == (ChangeCost("orders", 1_000, 0),)
+
+
+def test_of_a_table_whose_log_does_not_say_nothing_is_made_up() -> None:
+    found = CostEstimator({"orders": 5_000_000}, {}).costs(JOIN, OperatorUpkeep.JOINED)
+    assert [each.read for each in found] == [5_000_000, -1]
+
+
+FACT = Operator(OperatorKind.TABLE, "fact", table="fact")
+OTHER = Operator(OperatorKind.TABLE, "other", table="other")
+DIM = Operator(OperatorKind.TABLE, "dim", table="dim")
+SIZES = {"fact": 1_000, "other": 100, "dim": 10}
+
+
+def join(left: Operator, right: Operator, linear_in: JoinSide = JoinSide.BOTH) -> Operator:
+    return Operator(OperatorKind.JOIN, "Join", (left, right), keyed=True, linear_in=linear_in)
+
+
+def groups(below: Operator) -> Operator:
+    return Operator(OperatorKind.AGGREGATE, "Aggregate", (below,), keyed=True)
+
+
+def total(below: Operator, distincts: int = 0) -> Operator:
+    return Operator(OperatorKind.AGGREGATE, "Aggregate", (below,), adds_up=True, distincts=distincts)
+
+
+@pytest.mark.parametrize(
+    ("operator", "moved", "read"),
+    [
+        (Operator(OperatorKind.FILTER, "Filter", (FACT,)), {"fact"}, 0),
+        (join(FACT, DIM), {"fact"}, 10),
+        (join(FACT, DIM), {"dim"}, 1_000),
+        (join(join(FACT, OTHER), DIM), {"fact", "other"}, 1_000 + 100 + 10),
+        (join(join(FACT, OTHER), DIM), {"dim"}, 1_100),
+        (join(FACT, OTHER, JoinSide.LEFT), {"fact"}, 100),
+        (join(FACT, OTHER, JoinSide.LEFT), {"other"}, 2 * 1_100),
+        (join(FACT, OTHER, JoinSide.NEITHER), {"fact"}, 2 * 1_100),
+        (groups(join(FACT, DIM)), {"fact"}, 10 + 2 * 1_010),
+        (join(groups(FACT), groups(FACT)), {"fact"}, 2 * 2_000 + 2_000),
+        (total(FACT), {"fact"}, 0),
+        (total(FACT, distincts=2), {"fact"}, 4_000),
+        (join(FACT, DIM), {"none"}, 0),
+    ],
+)
+def test_what_belongs_to_changed_rows_is_read_once_and_what_is_recomputed_twice(
+    operator: Operator, moved: set[str], read: int
+) -> None:
+    assert ScanEstimator(SIZES, moved).changes(operator) == read
+
+
+def test_what_the_rows_of_keys_are_now_is_read_once() -> None:
+    estimator = ScanEstimator(SIZES, {"fact"})
+    assert estimator.rows_now(join(FACT, DIM)) == 10 + 1_010
+    assert estimator.rows_now(DIM) == 0
+    assert estimator.all_rows(join(FACT, join(FACT, DIM))) == 2_010
+
+
+def test_the_rows_of_a_subquery_are_followed_too() -> None:
+    value = total(join(FACT, OTHER))
+    root = Operator(OperatorKind.FILTER, "Filter", (DIM,), subqueries=(value,))
+    assert ScanEstimator(SIZES, {"fact"}).changes(root) == 100
+    assert ScanEstimator(SIZES, {"fact"}).all_rows(root) == 1_110
+
+
+# --- without Spark ----------------------------------------------------------------------------------------------------
+
+
+def direct(took_s: float, size: int = 1_000) -> RefreshSample:
+    return RefreshSample(Strategy.DIRECT, size, took_s)
+
+
+def test_changes_without_spark_may_take_as_long_as_a_recomputation() -> None:
+    assert direct_budget_s(Policy.AUTO, 1_000, 1_000_000, ()) == inf
+    assert direct_budget_s(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, CHANGES_1_S)) == 10.0
+    assert direct_budget_s(Policy.AUTO, 1_000, 10_000, (FULL_10_S,)) == BUDGET_LEAST_S
+    for policy in (Policy.INCREMENTAL, Policy.STRICT):
+        assert direct_budget_s(policy, 1_000, 1_000_000, (FULL_10_S, direct(99.0))) == inf
+
+
+def test_changes_that_took_longer_without_spark_are_left_out_until_that_is_long_ago() -> None:
+    slow = (FULL_10_S, direct(COLD_FACTOR * 10.0 + 1))
+    assert direct_budget_s(Policy.AUTO, 1_000, 1_000_000, slow) == 0.0
+    assert direct_budget_s(Policy.AUTO, 10, 1_000_000, slow) == 10.0, "fewer changes"
+    once = (FULL_10_S, direct(COLD_FACTOR * 10.0 - 1))
+    assert direct_budget_s(Policy.AUTO, 1_000, 1_000_000, once) == 10.0, "it may have found all cold"
+    twice = (FULL_10_S, direct(12.0), direct(12.0))
+    assert direct_budget_s(Policy.AUTO, 1_000, 1_000_000, twice) == 0.0
+    assert direct_budget_s(Policy.AUTO, 1_000, 1_000_000, (*twice, *[FULL_10_S] * SAMPLES_MAX)) == 10.0
+
+
+def test_each_way_by_changes_is_remembered_for_itself() -> None:
+    samples: tuple[RefreshSample, ...] = (FULL_10_S, CHANGES_1_S)
+    for power in range(MAGNITUDES_MAX + 2):
+        samples = with_sample(samples, direct(5.0, MAGNITUDE**power))
+    assert CHANGES_1_S in samples
+    assert sum(each.strategy is Strategy.DIRECT for each in samples) == MAGNITUDES_MAX
+    assert refreshes_from_json(refreshes_to_json(samples))[0] == samples
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, samples).strategy is Strategy.INCREMENTAL

@@ -1,4 +1,7 @@
-"""Proves that a run begins each job once, after what it reads, and skips only what a failure concerns."""
+"""Proves that a run begins each job once, after what it reads, and skips only what a failure concerns.
+
+Proves which jobs patterns choose, and that a pattern for nothing is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import random
 
 import pytest
 
-from iscp.core.run.run_plan import PlannedJob, RunPlan
+from iscp.core.run.run_plan import PATTERNS_MAX, JobSelection, NamedJob, PlannedJob, RunPlan
 from iscp.core.values.errors import InvalidRequest
 
 
@@ -171,3 +174,34 @@ def test_tables_that_a_job_reads_on_several_ways_are_those_of_diamonds() -> None
     made = plan(*far)
     made.end(3, failed=False)
     assert made.tables_on_several_ways() == {"/t"}
+
+
+JOBS = (NamedJob("sales.daily", {"nightly"}), NamedJob("sales.total"), NamedJob("stock", {"nightly", "slow"}))
+
+
+@pytest.mark.parametrize(
+    ("select", "exclude", "chosen"),
+    [
+        ((), (), [True, True, True]),
+        (("sales.*",), (), [True, True, False]),
+        (("sales.*", "stock"), (), [True, True, True]),
+        ((), ("sales.total",), [True, False, True]),
+        (("tag:nightly",), (), [True, False, True]),
+        (("tag:night*",), ("tag:slow",), [True, False, False]),
+        (("sales.*",), ("sales.*",), [False, False, False]),
+    ],
+)
+def test_patterns_choose_names_and_tags(select: tuple[str, ...], exclude: tuple[str, ...], chosen: list[bool]) -> None:
+    assert JobSelection(select, exclude).choose(JOBS) == chosen
+
+
+@pytest.mark.parametrize("field", ["select", "exclude"])
+def test_a_pattern_that_fits_nothing_is_refused(field: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"'Sales\.\*' fits no job") as refused:
+        JobSelection(**{field: ("Sales.*",)}).choose(JOBS)
+    assert refused.value.field == f"--{field}"
+
+
+def test_patterns_are_bounded() -> None:
+    with pytest.raises(InvalidRequest, match="more than"):
+        JobSelection(("sales.*",) * (PATTERNS_MAX + 1)).choose(JOBS)

@@ -6,8 +6,20 @@ import json
 
 import pytest
 
-from iscp.core.spec.spec import ChangeMode, ConsumerSpec, JobSpec, TriggerSpec, TriggerType
-from iscp.core.spec.spec_fields import DURATIONS, PATHS, RunFields, differing_fields, flat_name, nest, to_spec_json
+from iscp.core.spec.spec import (
+    DURATIONS,
+    PATHS,
+    ChangeMode,
+    ConsumerSpec,
+    JobSpec,
+    RunFields,
+    TriggerSpec,
+    TriggerType,
+    differing_fields,
+    flat_name,
+    nest,
+    to_spec_json,
+)
 from iscp.core.spec.spec_parsing import parse_spec
 
 GIVEN = {

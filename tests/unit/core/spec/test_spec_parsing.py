@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.spec.spec import (
+    DURATIONS,
+    PATHS,
     ChangeMode,
     ConsumerSpec,
     JobSpec,
@@ -19,9 +21,9 @@ from iscp.core.spec.spec import (
     OnSchemaChange,
     TriggerSpec,
     TriggerType,
+    nest,
     schema_of_spec,
 )
-from iscp.core.spec.spec_fields import DURATIONS, PATHS, nest
 from iscp.core.spec.spec_parsing import parse_spec, spec_faults
 from iscp.core.values.errors import InvalidRequest
 
@@ -48,6 +50,7 @@ SPECS = st.builds(
     on_duplicate=st.sampled_from(OnDuplicate),
     on_schema_change=st.sampled_from(OnSchemaChange),
     adopt_from=st.none() | st.integers(0, 2**40),
+    tags=st.lists(st.text("aé:-1", min_size=1, max_size=5), unique=True, max_size=3).map(tuple),
 )
 
 
@@ -116,6 +119,10 @@ def of_consumer(**consumer: Any) -> dict[str, Any]:
         (of_iteration(adopt_from=-1), "spec.iteration.adopt_from", "the one whose rows"),
         (of_iteration(adopt_from=True), "spec.iteration.adopt_from", "the one whose rows"),
         (of_iteration(adopt_from="7"), "spec.iteration.adopt_from", "the one whose rows"),
+        ({**of_iteration(), "tags": "team:sales"}, "spec.tags", "team:sales"),
+        ({**of_iteration(), "tags": ["a", "line\n"]}, "spec.tags", "team:sales"),
+        ({**of_iteration(), "tags": ["a" * 101]}, "spec.tags", "at most 100 tags"),
+        ({**of_iteration(), "tags": [f"t{number}" for number in range(101)]}, "spec.tags", "at most 100 tags"),
         (of_consumer(key="id"), "spec.iteration.consumer.key", "Write it"),
         (of_consumer(key=["a", "a"]), "spec.iteration.consumer.key", "once"),
         (of_consumer(colour=1), "spec.iteration.consumer.colour", "Known are"),

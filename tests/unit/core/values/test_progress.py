@@ -8,7 +8,7 @@ from math import inf, isfinite, nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.codec.job_messages import PROGRESS
+from iscp.adapters.grpc.codec.api_messages import PROGRESS
 from iscp.core.values.progress import (
     LEFT_MOST_S,
     UNKNOWN,

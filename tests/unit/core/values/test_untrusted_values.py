@@ -1,10 +1,22 @@
-"""Any value from outside becomes a storable text or an exact number, or one ValueError that says what it was."""
+"""Any value from outside becomes a storable text or an exact number, or one ValueError that says what it was.
+
+Errors of iscp's classes that others raise: their plain form, and which of them are none of theirs.
+
+What callers hand over: timeouts up to a bound, names that are like known ones, faults that are collected.
+
+The libraries as after `pip install iscp-delta` alone: they can be imported, and say what the rest of them needs.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +24,37 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TemporaryError
+from iscp.core.values.errors import (
+    Conflict,
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    LeaseLost,
+    NotOwner,
+    PermanentError,
+    QueueFull,
+    StorageError,
+    TemporaryError,
+)
 from iscp.core.values.untrusted_values import (
     AT_S_MOST,
     COUNT_MOST,
+    EXTRA_MODULES,
     NAME_CHARS_MAX,
     SHOWN_CHARS_MAX,
     TEXT_CHARS_MAX,
+    Refusals,
     error_code,
     error_text,
     exact_float,
     exact_int,
     exact_name,
+    is_of_a_job,
+    name_hint,
     named_error,
+    plain_error,
     printable,
+    require_seconds,
     shown,
 )
 from tests.fakes.poison import POISON, SAYS_NOTHING, TEXTS, Evil, RaisesWhenRead
@@ -164,3 +193,139 @@ def test_no_value_raises_anything_but_a_value_error(check: Callable[[object], ob
 def test_one_that_raises_an_exit_when_it_is_read_is_a_value_error_too() -> None:
     with pytest.raises(ValueError, match="a value of RaisesWhenRead"):
         exact_int(RaisesWhenRead(), "x")
+
+
+class OddError(PermanentError):
+    """Its texts are made when they are read, and raise."""
+
+    @property
+    def message(self) -> str:
+        raise KeyError("no")
+
+    @message.setter
+    def message(self, value: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (StorageError("full", about="f", remedy="r"), TemporaryError, ErrorCode.STORAGE),
+        (Conflict("c"), Conflict, ErrorCode.CONFLICT),
+        (InvalidRequest("i", about="f"), InvalidRequest, ErrorCode.INVALID_REQUEST),
+        (PermanentError("p", code=ErrorCode.SELF_TEST), PermanentError, ErrorCode.SELF_TEST),
+    ],
+)
+def test_class_code_and_texts_are_the_same(error: IscpError, kind: type[IscpError], code: ErrorCode) -> None:
+    plain = plain_error(error)
+    assert (type(plain), plain.code) == (kind, code)
+    assert (plain.message, plain.field, plain.remedy) == (error.message, error.field, error.remedy)
+
+
+def test_texts_are_made_fit_to_be_stored() -> None:
+    plain = plain_error(PermanentError("a\x1b[2J\ud800" + "x" * 10_000, remedy="b\0"))
+    assert plain.message.startswith("a\\x1b[2J\\ud800x")
+    assert len(plain.message) < 5_000
+    assert plain.remedy == "b\\x00"
+
+
+def test_an_error_whose_texts_raise_is_one_too() -> None:
+    assert str(plain_error(OddError("what it says"))) == "its text cannot be read"
+
+
+@pytest.mark.parametrize("error", [LeaseLost("l"), NotOwner("n"), QueueFull("q"), ValueError("v"), IscpError("i")])
+def test_errors_of_the_node_are_not_others_to_raise(error: Exception) -> None:
+    assert not is_of_a_job(error)
+    assert is_of_a_job(StorageError("s"))
+
+
+@pytest.mark.parametrize("given", [0, 2.5, np.int64(30), np.float32(2.5), np.float64(1)])
+def test_numbers_of_every_kind_are_seconds(given: Any) -> None:
+    assert require_seconds(given, "timeout_s") == given
+
+
+@pytest.mark.parametrize("given", [10**400, -(10**400), float("nan"), float("inf"), "3", None, True, 1j])
+def test_what_no_clock_can_be_set_to_is_refused_by_its_name(given: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        require_seconds(given, "timeout_s")
+    assert refused.value.field == "timeout_s"
+
+
+def test_a_name_is_hinted_at_by_the_known_one_that_it_is_most_like() -> None:
+    assert name_hint("targt", ["target", "table"]) == "Did you mean target?"
+    assert name_hint("colour", ["target", "table"]) == ""
+    assert name_hint("ISCP_LISTN", ["ISCP_LISTEN", "ISCP_X"], prefix="ISCP_") == "Did you mean ISCP_LISTEN?"
+    assert name_hint("t" * 1_000_000, ["target"]) == ""
+
+
+def test_what_is_refused_is_collected_and_raised_with_all_that_is_beside_it() -> None:
+    inner, outer = Refusals(), Refusals()
+    for name in "ab":
+        with inner.collect():
+            raise InvalidRequest("is missing", field=name, remedy="Add it")
+    with outer.collect():
+        inner.raise_all()
+    outer.add(InvalidRequest("is wrong", field="c"))
+    with pytest.raises(InvalidRequest) as refused:
+        outer.raise_all()
+    assert [each.field for each in (refused.value, *refused.value.others)] == ["a", "b", "c"]
+    assert str(refused.value) == "a is missing. Add it\nb is missing. Add it\nc is wrong"
+    Refusals().raise_all()
+
+
+PLAIN = ("Conflict", "Cursor", "CursorBehind", "EtcdSettings", "FeedIncident", "InvalidRequest", "IscpError")
+"""What needs no more than the client does; among others."""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """In a Python that has none of the extras' modules."""
+    blocked = f"import sys\nfor name in {EXTRA_MODULES}: sys.modules[name] = None\n"
+    return subprocess.run([sys.executable, "-c", blocked + code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "needs_extras"),
+    [("iscp.changefeed", True), ("iscp.changefeed.spark", True), ("iscp.consumers.custom", False)],
+)
+def test_each_name_is_there_or_says_what_to_install(module: str, needs_extras: bool) -> None:
+    code = (
+        f"import {module} as module\n"
+        "for name in module.__all__:\n"
+        "    try: getattr(module, name)\n"
+        "    except ModuleNotFoundError as error: print(error)\n"
+        "    else: print(name)\n"
+    )
+    ended = run(code)
+    assert ended.stderr == ""
+    lines = ended.stdout.splitlines()
+    refused = [line for line in lines if " " in line]
+    assert bool(refused) is needs_extras
+    for line in refused:
+        assert re.fullmatch(
+            rf"{module}\.\w+: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[node\]'", line
+        ), line
+    if module == "iscp.changefeed":
+        assert set(lines) >= set(PLAIN)
+
+
+def test_a_call_ends_in_that_sentence_and_in_one_traceback() -> None:
+    ended = run("from iscp import changefeed\nchangefeed.create('/feed', None)")
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback") == 1
+    assert re.search(
+        r"\nModuleNotFoundError: iscp\.changefeed\.create: the Python module [\w.]+ is not installed\. "
+        r"Run: pip install 'iscp-delta\[node\]'\n$",
+        ended.stderr,
+    )
+
+
+def test_a_module_of_another_program_is_reported_as_it_is() -> None:
+    ended = run("sys.modules['json'] = None\nfrom iscp import changefeed\nchangefeed.Cursor")
+    assert "ModuleNotFoundError: import of json halted" in ended.stderr
+    assert "pip install" not in ended.stderr
+
+
+def test_no_module_of_an_extra_comes_without_it() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    always = {re.split(r"[\[<>=~! ]", each)[0] for each in project["dependencies"]}
+    assert len(always) >= 5
+    assert always.isdisjoint(EXTRA_MODULES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import iscp.index.embedding as exported
 from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.index.embedding.checked_embedder import CheckedEmbedder
+from iscp.index.embedding.embedder_registry import CheckedEmbedder
 
 ROOT = Path(__file__).parents[4]
 LINES_MAX = 20

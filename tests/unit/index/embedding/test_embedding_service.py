@@ -1,25 +1,47 @@
-"""No text is embedded twice, and neither batches nor caches change a vector."""
+"""No text is embedded twice, and neither batches nor caches change a vector.
+
+All accounts share an embedder's pace, and none its cache.
+
+A batch is tried again for a bounded time, at the embedder's pace, and ends as soon as the work does.
+
+Calls that have the same new text at the same moment embed it once, and none waits for ever.
+
+The cache of vectors: apart by account, bounded, fair, and safe for threads.
+
+Requests to one embedder are spread evenly, whoever makes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.settings.embedder_faults import CHARS_MOST
-from iscp.core.values.errors import Canceled, TemporaryError, Unavailable
-from iscp.index.embedding.embedder import Vectors, text_hash
+from iscp.core.settings.embedder_config import CHARS_MOST, EmbedderConfig
+from iscp.core.values.errors import Canceled, InvalidRequest, IscpError, PermanentError, TemporaryError, Unavailable
+from iscp.index.embedding.embedder import EmbedderBusy, Vectors, text_hash
+from iscp.index.embedding.embedder_registry import EmbedderRegistry
 from iscp.index.embedding.embedding_service import (
     BATCH_CHARS_MAX,
+    ENTRY_BYTES,
     KNOWN_AT_ONCE,
     Embedded,
     EmbeddingCounts,
+    EmbeddingService,
+    EmbeddingServices,
+    EmbeddingTimes,
+    RequestPace,
+    TextsInFlight,
+    VectorCache,
 )
-from iscp.index.embedding.vector_cache import VectorCache
+from tests.fakes.clock import FakeClock
 from tests.fakes.embedders import DIMENSION, Bed, FakeEmbedder, vector_of
 from tests.fakes.guards import EndingGuard
 
@@ -208,3 +230,388 @@ def test_threads_get_right_vectors_and_every_text_is_counted() -> None:
 
 def test_the_hash_of_a_text_is_stored_and_never_changes() -> None:
     assert text_hash("größer").hex() == "45fbf6a67b5efa7dbcc0c0ccf6bdd7ce207300314c009282515896ea4cd7a4e6"
+
+
+SLOW = EmbedderConfig(kind="hashed", dimension=8, requests_per_s=0.5)
+
+
+def services(bed: Bed) -> EmbeddingServices:
+    return EmbeddingServices(EmbedderRegistry(definitions={"slow": SLOW}), bed.cache, bed.patience)
+
+
+def test_all_jobs_of_a_node_share_the_pace_of_an_embedder() -> None:
+    bed = Bed()
+    made = services(bed)
+    for account in ("acme", "beta", "acme"):
+        made.service("slow", account).embed([f"text of {account} at {bed.clock.monotonic_s()}"])
+    assert bed.clock.monotonic_s() - 100.0 == pytest.approx(4.0)
+    made.service("hashed", "acme").embed(["a"])
+    assert bed.clock.monotonic_s() - 100.0 == pytest.approx(4.0), "another embedder has a pace of its own"
+
+
+def test_jobs_of_an_account_share_what_was_embedded_and_accounts_do_not() -> None:
+    made = services(Bed())
+    first, second, other = (made.service("slow", account) for account in ("acme", "acme", "beta"))
+    assert first.embed(["a"]).counts.embedded == 1
+    assert second.embed(["a"]).counts.from_cache == 1
+    assert other.embed(["a"]).counts.embedded == 1
+    assert second.counts.embedded == 0, "counts are a service's own"
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="is not an embedder"):
+        services(Bed()).service("nope", "acme")
+
+
+TIMES = EmbeddingTimes(attempts_max=4, retry_for_s=60.0, pause_first_s=1.0, pause_max_s=3.0)
+
+
+def test_a_temporary_error_is_tried_again_after_growing_pauses() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[Unavailable("off"), ValueError("v"), Unavailable("off")])
+    (vector,) = bed.attempts(embedder, times=TIMES).embed(["a"], None)
+    assert (vector == vector_of("a")).all()
+    assert len(embedder.calls) == 4
+    assert sum(bed.slept) == pytest.approx(1.0 + 2.0 + 3.0)
+
+
+@pytest.mark.parametrize(("chance", "pause_s"), [(0.0, 0.5), (0.999, 1.499)])
+def test_half_of_a_pause_is_by_chance(chance: float, pause_s: float) -> None:
+    bed = Bed(chance=chance)
+    bed.attempts(FakeEmbedder(faults=[Unavailable("off")]), times=TIMES).embed(["a"], None)
+    assert sum(bed.slept) == pytest.approx(pause_s)
+
+
+def test_attempts_are_bounded_and_the_last_error_is_reported() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[Unavailable(f"off {number}") for number in range(9)])
+    with pytest.raises(IscpError, match="off 3"):
+        bed.attempts(embedder, times=TIMES).embed(["a"], None)
+    assert len(embedder.calls) == 4
+
+
+def test_an_embedder_that_says_when_is_waited_for() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[EmbedderBusy("full", retry_after_s=7.0)])
+    bed.attempts(embedder, times=TIMES).embed(["a"], None)
+    assert sum(bed.slept) == pytest.approx(7.0)
+
+
+def test_one_that_says_a_time_too_far_away_is_not_waited_for() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[EmbedderBusy("full", retry_after_s=61.0)])
+    with pytest.raises(EmbedderBusy):
+        bed.attempts(embedder, times=TIMES).embed(["a"], None)
+    assert bed.slept == []
+
+
+def test_the_time_counts_from_the_first_failure() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[EmbedderBusy("full", retry_after_s=40.0)] * 3)
+    with pytest.raises(EmbedderBusy):
+        bed.attempts(embedder, times=TIMES).embed(["a"], None)
+    assert len(embedder.calls) == 2
+
+
+def test_a_permanent_error_is_not_tried_again() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[PermanentError("wrong model")])
+    with pytest.raises(PermanentError, match="wrong model"):
+        bed.attempts(embedder, times=TIMES).embed(["a"], None)
+    assert (len(embedder.calls), bed.slept) == (1, [])
+
+
+def test_each_attempt_takes_its_place_in_the_pace() -> None:
+    bed, embedder = Bed(chance=0.0), FakeEmbedder(faults=[Unavailable("off")])
+    attempts = bed.attempts(embedder, per_s=0.1, times=TIMES)
+    attempts.embed(["a"], None)
+    attempts.embed(["b"], None)
+    assert bed.clock.monotonic_s() - 100.0 == pytest.approx(20.0), "three requests, ten seconds apart"
+
+
+def test_work_that_was_ended_is_not_begun() -> None:
+    embedder = FakeEmbedder()
+    with pytest.raises(Canceled):
+        Bed().attempts(embedder).embed(["a"], EndingGuard(1, Canceled("stop")))
+    assert embedder.calls == []
+
+
+def test_work_that_was_ended_is_not_waited_for() -> None:
+    bed, embedder = Bed(), FakeEmbedder(faults=[EmbedderBusy("full", retry_after_s=50.0)])
+    with pytest.raises(Canceled):
+        bed.attempts(embedder, times=TIMES).embed(["a"], EndingGuard(4, Canceled("stop")))
+    assert sum(bed.slept) < 2.0
+
+
+WAIT_S = 20.0
+
+
+class Gate:
+    """An embedder's answer that waits, the first time, until the test opens it; then it may fail."""
+
+    def __init__(self) -> None:
+        self.begun, self.opened = threading.Event(), threading.Event()
+        self.fault: Exception | None = None
+
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        first = not self.begun.is_set()
+        self.begun.set()
+        if first:
+            assert self.opened.wait(WAIT_S)
+            if self.fault is not None:
+                raise self.fault
+        return np.vstack([vector_of(text) for text in texts])
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def gate(pool: ThreadPoolExecutor) -> Iterator[Gate]:
+    """Whoever waits at its end goes on before the pool waits for them."""
+    assert pool
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+def begin(pool: ThreadPoolExecutor, service: EmbeddingService, gate: Gate, *texts: str) -> Future[Embedded]:
+    """Have a call wait within its request."""
+    begun = pool.submit(service.embed, texts)
+    assert gate.begun.wait(WAIT_S)
+    return begun
+
+
+def until_called(embedder: FakeEmbedder, count: int) -> None:
+    for _ in range(int(WAIT_S / 0.01)):
+        if len(embedder.calls) >= count:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{embedder.calls}")
+
+
+def test_what_another_call_embeds_is_waited_for(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    bed, embedder = Bed(), FakeEmbedder(answers=gate)
+    first = begin(pool, bed.service(embedder), gate, "a", "b")
+    second = pool.submit(bed.service(embedder).embed, ["b", "c"])
+    until_called(embedder, 2)
+    gate.opened.set()
+    assert (first.result(WAIT_S).vectors == [vector_of("a"), vector_of("b")]).all()
+    found = second.result(WAIT_S)
+    assert (found.vectors == [vector_of("b"), vector_of("c")]).all()
+    assert (found.counts.embedded, found.counts.from_cache) == (1, 1)
+    assert embedder.calls == [["a", "b"], ["c"]]
+
+
+def test_a_call_that_fails_leaves_its_texts_to_those_who_wait(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    bed, embedder = Bed(), FakeEmbedder(answers=gate)
+    gate.fault = PermanentError("off")
+    first = begin(pool, bed.service(embedder), gate, "a")
+    second = pool.submit(bed.service(embedder).embed, ["a", "b"])
+    until_called(embedder, 2)
+    gate.opened.set()
+    with pytest.raises(PermanentError):
+        first.result(WAIT_S)
+    assert (second.result(WAIT_S).vectors == [vector_of("a"), vector_of("b")]).all()
+    assert embedder.calls == [["a"], ["b"], ["a"]]
+
+
+def test_without_a_cache_both_embed(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    bed, embedder = Bed(cache=VectorCache(0)), FakeEmbedder(answers=gate)
+    first = begin(pool, bed.service(embedder), gate, "a")
+    second = pool.submit(bed.service(embedder).embed, ["a", "b"])
+    until_called(embedder, 2)
+    gate.opened.set()
+    assert (first.result(WAIT_S).vectors == second.result(WAIT_S).vectors[:1]).all()
+
+
+def test_what_another_call_has_embedded_meanwhile_is_not_embedded_again() -> None:
+    """The other call comes to its end after this one has read the cache, and before it claims its texts."""
+    bed, embedder = Bed(), FakeEmbedder()
+
+    def known(_: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+        bed.service(embedder).embed(["a"])
+        return {}
+
+    found = bed.service(embedder).embed(["a", "b"], known=known)
+    assert (found.vectors == [vector_of("a"), vector_of("b")]).all()
+    assert embedder.calls == [["a"], ["b"]]
+    assert (found.counts.embedded, found.counts.from_cache) == (1, 1)
+
+
+def test_accounts_do_not_wait_for_each_other(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    bed, embedder = Bed(), FakeEmbedder(answers=gate)
+    begin(pool, bed.service(embedder, "acme"), gate, "a")
+    assert bed.service(embedder, "beta").embed(["a"]).counts.embedded == 1
+
+
+def test_whoever_waits_is_ended_with_the_work(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    bed, embedder = Bed(), FakeEmbedder(answers=gate)
+    begin(pool, bed.service(embedder), gate, "a")
+    with pytest.raises(Canceled):
+        bed.service(embedder).embed(["a"], guard=EndingGuard(1, Canceled("stop")))
+    assert embedder.calls == [["a"]]
+
+
+def test_many_threads_embed_each_text_once(pool: ThreadPoolExecutor) -> None:
+    """Each has its own service, as each job has, and begins with another text."""
+    bed, embedder, texts = Bed(), FakeEmbedder(batch_max=3), [f"text {number}" for number in range(60)]
+
+    def work(start: int) -> Embedded:
+        turned = [*texts[start:], *texts[:start]]
+        found = bed.service(embedder).embed(turned)
+        assert (found.vectors == [vector_of(text) for text in turned]).all()
+        return found
+
+    found = list(pool.map(work, range(0, 40, 10)))
+    assert sorted(embedder.embedded) == sorted(texts)
+    assert sum(each.counts.embedded for each in found) == len(texts)
+
+
+def test_claims_are_given_up_even_if_one_is_claimed_twice_in_a_request() -> None:
+    flights, key = TextsInFlight(), ("acme", "f", b"a")
+    mine, others = flights.claim([key, key])
+    assert (mine, others) == ([key], set())
+    _, others = flights.claim([key])
+    (end,) = others
+    flights.release(mine)
+    assert end.is_set()
+    assert flights.claim([key]) == ([key], set())
+
+
+ONE = ENTRY_BYTES + 4 * DIMENSION
+
+
+def put(cache: VectorCache, account: str, *texts: str, fingerprint: str = "f") -> None:
+    cache.put(account, fingerprint, {text_hash(text): vector_of(text) for text in texts})
+
+
+def has(cache: VectorCache, account: str, *texts: str, fingerprint: str = "f") -> list[str]:
+    found = cache.get(account, fingerprint, map(text_hash, texts))
+    for text in texts:
+        if text_hash(text) in found:
+            assert (found[text_hash(text)] == vector_of(text)).all()
+    return [text for text in texts if text_hash(text) in found]
+
+
+def test_what_was_put_is_found_by_its_account_and_fingerprint_alone() -> None:
+    cache = VectorCache(100 * ONE)
+    put(cache, "acme", "a", "b")
+    assert has(cache, "acme", "a", "b", "c") == ["a", "b"]
+    assert has(cache, "beta", "a", "b") == []
+    assert has(cache, "acme", "a", fingerprint="g") == []
+
+
+def test_what_was_used_last_stays() -> None:
+    cache = VectorCache(3 * ONE)
+    put(cache, "acme", "a", "b", "c")
+    assert has(cache, "acme", "a") == ["a"]
+    put(cache, "acme", "d")
+    assert has(cache, "acme", "a", "b", "c", "d") == ["a", "c", "d"]
+
+
+def test_an_account_displaces_its_own_and_not_those_of_one_that_holds_less() -> None:
+    cache = VectorCache(10 * ONE)
+    put(cache, "quiet", "q1", "q2", "q3")
+    put(cache, "loud", *(f"l{number}" for number in range(1_000)))
+    assert has(cache, "quiet", "q1", "q2", "q3") == ["q1", "q2", "q3"]
+    assert has(cache, "loud", *(f"l{number}" for number in range(1_000))) == [f"l{n}" for n in range(993, 1_000)]
+
+
+def test_an_account_that_held_all_makes_room_for_others() -> None:
+    cache = VectorCache(10 * ONE)
+    put(cache, "loud", *(f"l{number}" for number in range(10)))
+    put(cache, "quiet", "q1", "q2")
+    assert has(cache, "quiet", "q1", "q2") == ["q1", "q2"]
+    assert has(cache, "loud", *(f"l{number}" for number in range(10))) == [f"l{number}" for number in range(2, 10)]
+
+
+@pytest.mark.parametrize("bytes_max", [0, -1, ONE - 1])
+def test_a_cache_without_room_finds_nothing(bytes_max: int) -> None:
+    cache = VectorCache(bytes_max)
+    put(cache, "acme", "a")
+    assert has(cache, "acme", "a") == []
+    assert cache.bytes_held == 0
+
+
+def test_a_vector_that_is_put_again_takes_no_more_room() -> None:
+    cache = VectorCache(10 * ONE)
+    for _ in range(5):
+        put(cache, "acme", "a")
+    assert cache.bytes_held == ONE
+
+
+def test_what_is_found_cannot_be_written_to() -> None:
+    cache = VectorCache(10 * ONE)
+    put(cache, "acme", "a")
+    found = cache.get("acme", "f", [text_hash("a")])[text_hash("a")]
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1.0
+
+
+def test_what_was_put_is_a_copy() -> None:
+    cache, vector = VectorCache(10 * ONE), np.array(vector_of("a"))
+    cache.put("acme", "f", {text_hash("a"): vector})
+    vector[:] = 0.0
+    assert has(cache, "acme", "a") == ["a"]
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(st.tuples(st.booleans(), st.sampled_from("abcdefghijkl")), max_size=60),
+)
+def test_one_account_sees_a_plain_lru(room: int, steps: list[tuple[bool, str]]) -> None:
+    cache, model = VectorCache(room * ONE), OrderedDict[str, None]()
+    for puts, text in steps:
+        if puts:
+            put(cache, "acme", text)
+            model[text] = None
+            model.move_to_end(text)
+            while len(model) > room:
+                model.popitem(last=False)
+        elif has(cache, "acme", text):
+            model.move_to_end(text)
+        assert cache.bytes_held == len(model) * ONE
+    assert has(cache, "acme", *"abcdefghijkl") == sorted(model)
+
+
+def test_threads_see_right_vectors_and_the_bound_is_exact_in_the_end() -> None:
+    cache, words = VectorCache(50 * ONE), [f"word {number}" for number in range(100)]
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(400):
+            account, some = chance.choice(("acme", "beta", "gamma")), chance.sample(words, 5)
+            put(cache, account, *some)
+            has(cache, account, *some)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    left = sum(len(has(cache, account, *words)) for account in ("acme", "beta", "gamma"))
+    assert cache.bytes_held == left * ONE
+    assert left == 50
+
+
+def test_requests_that_come_at_once_are_spread() -> None:
+    pace = RequestPace(4.0, FakeClock())
+    assert [pace.reserve() for _ in range(4)] == pytest.approx([0.0, 0.25, 0.5, 0.75])
+
+
+def test_time_that_passed_unused_is_not_made_up_for() -> None:
+    clock = FakeClock()
+    pace = RequestPace(2.0, clock)
+    pace.reserve()
+    clock.advance(60.0)
+    assert [pace.reserve() for _ in range(3)] == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    pace = RequestPace(0.0, FakeClock())
+    assert {pace.reserve() for _ in range(100)} == {0.0}
+
+
+def test_no_two_threads_have_the_same_place() -> None:
+    pace, places = RequestPace(1.0, FakeClock()), list[float]()
+    threads = [threading.Thread(target=lambda: places.extend(pace.reserve() for _ in range(100))) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(places) == pytest.approx(list(range(800)))

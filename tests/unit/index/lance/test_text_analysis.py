@@ -13,8 +13,8 @@ import pytest
 
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance import text_analysis
-from iscp.index.lance.analysis_options import analyser_of
-from iscp.index.model.graphemes import fold
+from iscp.index.lance.index_columns import analyser_of
+from iscp.index.model.highlighting import fold
 from iscp.index.model.index_definition import Analysis, Tokenizer
 from tests.fakes.heartbeat import Heartbeat
 from tests.selection import in_full

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.core.values.errors import StorageError
-from iscp.index.lance.count_cache import cached_counts
+from iscp.index.lance.recent_values import cached_counts
 from iscp.index.lance.word_counts import (
     FOLDER,
     CountFile,

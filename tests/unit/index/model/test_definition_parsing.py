@@ -1,4 +1,9 @@
-"""Options are parsed from texts and from JSON alike, and what is wrong is refused by its path."""
+"""Options are parsed from texts and from JSON alike, and what is wrong is refused by its path.
+
+A definition fits its source by names without case, and by types that are understood.
+
+Values of options are read from texts and from JSON, and nothing else is taken for one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.index.model.definition_parsing import definition_from_json, options_of, parse_definition
+from iscp.index.model.definition_parsing import (
+    OPTION_CHARS_MAX,
+    STORABLE_TYPES,
+    OptionReader,
+    check_columns,
+    definition_from_json,
+    is_storable,
+    options_of,
+    parse_definition,
+)
 from iscp.index.model.index_definition import (
     FORMAT,
     LANGUAGES,
@@ -240,3 +254,178 @@ def test_definitions_without_texts_are_those_of_earlier_releases() -> None:
 def test_an_analysis_that_is_none_is_refused(version: object) -> None:
     with pytest.raises(PermanentError):
         definition_from_json(stored(kind="fulltext", options={"columns": "body"}, format=2, analysis=version))
+
+
+SOURCE = {
+    "Id": "bigint",
+    "Title": "string",
+    "body": "varchar(200)",
+    "e": "array<float>",
+    "d": "array<double>",
+    "n": "array<int>",
+    "m": "map<string,string>",
+    "price": "decimal(10,2)",
+    "At": "timestamp",
+    "v": "void",
+}
+
+
+def checked(kind: str, *key: str, **options: Any) -> Any:
+    return check_columns(parse_definition(kind, options), SOURCE, key or ("id",))
+
+
+def test_names_are_spelled_as_in_the_source() -> None:
+    found = checked("search", columns="TITLE^2,Body", column="E", stored="at,PRICE")
+    assert found.columns == (TextColumn("Title", 2.0), TextColumn("body"))
+    assert (found.vector.column, found.stored) == ("e", ("At", "price"))
+    assert checked("vector", text="title", embed="x").vector.text == "Title"
+    assert checked("vector", column="d").vector.column == "d"
+
+
+def test_all_columns_that_are_held_are_named_once() -> None:
+    found = checked("search", columns="title,body", text="body", embed="x", stored="at,id")
+    assert found.stored_columns(("Id",)) == ("Id", "Title", "body", "At")
+    assert checked("vector", column="e", stored="At").stored_columns(("Id", "Title")) == ("Id", "Title", "e", "At")
+    assert checked("fulltext", columns="title").stored_columns(("Id",)) == ("Id", "Title")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "name", "message"),
+    [
+        ("fulltext", {"columns": "title,none"}, "columns", "names 'none', which the source does not have"),
+        ("fulltext", {"columns": "id"}, "columns", "names 'Id', which has the type 'bigint'"),
+        ("vector", {"column": "none"}, "column", "does not have"),
+        ("vector", {"column": "n"}, "column", "type 'array<int>'"),
+        ("vector", {"column": "title"}, "column", "type 'string'"),
+        ("vector", {"text": "e", "embed": "x"}, "text", "type 'array<float>'"),
+        ("fulltext", {"columns": "title", "stored": "none"}, "stored", "does not have"),
+        ("fulltext", {"columns": "title", "stored": "m"}, "stored", "type 'map<string,string>'"),
+        ("fulltext", {"columns": "title", "stored": "v"}, "stored", "type 'void'"),
+        ("fulltext", {"columns": "title", "stored": "e"}, "stored", "type 'array<float>'"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(kind: str, options: dict[str, Any], name: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        checked(kind, **options)
+    assert refused.value.field == f"spec.iteration.consumer.options.{name}"
+    assert refused.value.remedy
+
+
+def test_the_remedy_says_which_columns_and_types_there_are() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        checked("vector", column="none")
+    assert refused.value.remedy.startswith("Its columns are Id, Title, ")
+    with pytest.raises(InvalidRequest) as refused:
+        checked("vector", column="n")
+    assert refused.value.remedy == "Name columns of the type array<float> or array<double>"
+
+
+def test_a_key_is_required_and_has_to_be_storable() -> None:
+    with pytest.raises(InvalidRequest, match="is missing") as refused:
+        check_columns(parse_definition("fulltext", {"columns": "title"}), SOURCE, ())
+    assert refused.value.field == "spec.iteration.consumer.key"
+    for key, message in (("none", "does not have"), ("m", "type 'map<string,string>'")):
+        with pytest.raises(InvalidRequest, match=message) as refused:
+            checked("fulltext", key, columns="title")
+        assert refused.value.field == "spec.iteration.consumer.key"
+
+
+def test_the_types_that_are_stored() -> None:
+    assert all(is_storable(each) for each in STORABLE_TYPES)
+    assert all(is_storable(each) for each in ("Decimal(38, 10)", "char(3)", "long", "integer", "short", "byte", "INT"))
+    refused = (
+        "interval day",
+        "struct<a:int>",
+        "variant",
+        "string collate UTF8_LCASE",
+        "decimal(x)",
+        "",
+        "array<string>",
+    )
+    assert not any(is_storable(each) for each in refused)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda values: st.lists(values, max_size=2) | st.dictionaries(st.text(max_size=3), values, max_size=2),
+    max_leaves=4,
+)
+
+
+def reader(value: Any) -> OptionReader:
+    return OptionReader("fulltext", {"it": value}, ["it"])
+
+
+@pytest.mark.parametrize(("value", "number"), [("7", 7), (" +7 ", 7), (7.0, 7), (7, 7), ("-3", -3)])
+def test_whole_numbers(value: Any, number: int) -> None:
+    assert reader(value).whole_number("it", 1, -5, 10) == number
+
+
+@pytest.mark.parametrize(("value", "number"), [("0.5", 0.5), (".5", 0.5), ("1e-1", 0.1), (1, 1.0), (0.25, 0.25)])
+def test_numbers(value: Any, number: float) -> None:
+    assert reader(value).number("it", 1, 0, 1) == number
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", "1_0", "٣", "0x1", "1e999", "9" * 400, 10**400, float("inf"), None, [], True]
+)
+def test_what_is_no_number_in_bounds(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"no number|not between"):
+        reader(value).number("it", 1, 0, 1)
+    with pytest.raises(InvalidRequest, match=r"no whole number|not between"):
+        reader(value).whole_number("it", 1, 0, 1)
+
+
+def test_defaults_are_those_of_options_that_are_not_given() -> None:
+    nothing = OptionReader("fulltext", {}, ["it"])
+    assert not nothing.given("it")
+    assert nothing.text("it") == nothing.word("it", ["a"]) == ""
+    assert nothing.truth("it", True) is True
+    assert nothing.whole_number("it", 3, 1, 5) == 3
+    assert nothing.choice("it", Metric.DOT) is Metric.DOT
+    assert nothing.names("it") == ()
+    assert nothing.text_columns("it") == ()
+
+
+@given(JSON)
+def test_any_value_is_read_or_refused_by_its_path(value: Any) -> None:
+    def read(name: str) -> None:
+        found = reader(value)
+        match name:
+            case "text":
+                assert found.text("it") == value.strip()
+            case "truth":
+                assert found.truth("it", False) in (True, False)
+            case "whole_number":
+                assert 1 <= found.whole_number("it", 1, 1, 9) <= 9
+            case "number":
+                assert 1 <= found.number("it", 1, 1, 9) <= 9
+            case "choice":
+                assert found.choice("it", Metric.DOT) == value.strip().lower()
+            case "names":
+                assert all(found.names("it"))
+            case _:
+                assert all(each.name and each.boost > 0 for each in found.text_columns("it"))
+
+    for name in ("text", "truth", "whole_number", "number", "choice", "names", "text_columns"):
+        error = refusal(read, name)
+        assert error is None or (error.field == "spec.iteration.consumer.options.it" and error.remedy)
+
+
+def refusal(read: Any, name: str) -> InvalidRequest | None:
+    try:
+        read(name)
+    except InvalidRequest as error:
+        return error
+    return None
+
+
+def test_names_of_options_are_shown_in_part() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        OptionReader("fulltext", {"x\n" * 5_000: 1}, ["it"])
+    assert len(refused.value.field) < 200
+    assert "\n" not in refused.value.field
+    with pytest.raises(InvalidRequest, match="is no option"):
+        OptionReader("fulltext", {7: 1}, ["it"])  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequest, match="more than 20000"):
+        reader("x" * (OPTION_CHARS_MAX + 1))

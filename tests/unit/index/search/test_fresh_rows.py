@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.index.model.index_definition import Metric
-from iscp.index.search.document_words import CodedColumns, CodedTexts
+from iscp.index.search.document_scores import CodedColumns, CodedTexts
 from iscp.index.search.fresh_rows import FreshRows, NearestBound, VectorRows
 from iscp.index.search.vector_search import matrix_scores
 

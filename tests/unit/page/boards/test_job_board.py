@@ -1,24 +1,37 @@
-"""The board of one job: why it waits, its iterations as bars, what is wrong with it."""
+"""The board of one job: why it waits, its iterations as bars, what is wrong with it.
+
+What boards know of a job, whatever its spec and status hold.
+
+Numbers, spans and times as short texts, nonsense included.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from iscp.core.job.iteration import JobMaintenance, MaintenanceFigures, Usage
 from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
-from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
-from iscp.core.job.usage import Usage
 from iscp.core.values.progress import RunProgress
 from iscp.core.values.watermark import SourceMark, Watermark
+from iscp.page.boards import job_board as shown
 from iscp.page.boards.job_board import (
     BAR_UNITS,
     ITERATIONS_MAX,
+    SOURCES_MAX,
     SPARK_BARS,
     SPARK_HEIGHT,
+    TEXT_CHARS_MAX,
+    UNKNOWN_KIND,
+    UNKNOWN_TEXT,
     actions_of,
+    error_name,
+    facts_of,
     job_board,
     sparkline,
+    spec_text,
     why_it_waits,
 )
 from tests.fakes.viewed_cluster import NOW_S, history_entry, job_view
@@ -143,3 +156,87 @@ def test_a_sparkline_goes_from_old_to_new() -> None:
     assert "at most 30 s" in spark.text
     assert sparkline([]).text == "no iterations yet"
     assert sparkline([history_entry(error_code=9, source_commit_at_s=0.0)]).bars == [(0, 1, True)]
+
+
+def test_the_spec_says_kind_target_and_target_lag() -> None:
+    facts = facts_of(job_view(3))
+    assert (facts.kind, facts.target, facts.target_lag_s) == ("replica", "/lake/copies/c3", 60.0)
+    assert facts.sources == ("/lake/t3",)
+    assert facts.title == "/lake/copies/c3"
+
+
+def test_a_view_reads_the_tables_of_its_query_and_those_of_its_status() -> None:
+    options = {"sql": "select 1", "tables": {"a": "/lake/t0", "b": "/lake/other"}}
+    spec = {"iteration": {"consumer": {"kind": "view", "target": "/lake/v", "options": options}}}
+    mark = SourceMark("id-9", Watermark(3, 1.0))
+    facts = facts_of(job_view(0, spec, status=JobStatus(sources={"/lake/third": mark})))
+    assert facts.sources == ("/lake/t0", "/lake/other", "/lake/third")
+    assert facts.target_lag_s == -1.0
+
+
+@pytest.mark.parametrize(
+    "spec_json",
+    ["", "{", "[]", "null", '{"iteration": 5}', '{"iteration": {"consumer": {"kind": 7, "target": {}}}}', "[" * 9999],
+)
+def test_a_damaged_spec_hides_no_job(spec_json: str) -> None:
+    facts = facts_of(job_view(1, spec_json=spec_json))
+    assert facts.kind in (UNKNOWN_KIND, "7")
+    assert facts.target == ""
+    assert facts.title == "copy1"
+
+
+def test_what_a_tenant_writes_is_bounded() -> None:
+    tables = {str(number): f"/lake/{number}" for number in range(1000)}
+    spec = {"iteration": {"consumer": {"kind": "k" * 9999, "options": {"tables": tables}}}}
+    facts = facts_of(job_view(0, spec, status=JobStatus(error_code=1, error_msg="e" * 9999, warning="w" * 9999)))
+    assert {len(facts.kind), len(facts.error_msg), len(facts.warning)} == {TEXT_CHARS_MAX}
+    assert len(facts.sources) == SOURCES_MAX
+
+
+def test_errors_of_later_versions_are_numbers() -> None:
+    assert error_name(10_001) == "TABLE_NOT_FOUND"
+    assert error_name(77_777) == "error 77777"
+    assert spec_text('{"a": 1}') == '{\n  "a": 1\n}'
+    assert spec_text("{") == "{"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((-1.0, UNKNOWN_TEXT), (math.nan, UNKNOWN_TEXT), (math.inf, UNKNOWN_TEXT), (0.0, "0 s"), (0.0004, "1 ms")),
+        *((0.25, "250 ms"), (1.5, "1.5 s"), (59.6, "60 s"), (119.0, "119 s"), (180.0, "3 min")),
+        *((7_199.0, "120 min"), (7_200.0, "2 h"), (86_400.0, "24 h"), (172_800.0, "2 d")),
+    ],
+)
+def test_spans_have_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert shown.span(seconds) == text
+
+
+def test_times_are_ages_and_moments() -> None:
+    assert shown.age(0.0, 100.0) == UNKNOWN_TEXT
+    assert shown.age(90.0, 100.0) == "10 s ago"
+    assert shown.age(105.0, 100.0) == "now"  # of a clock that is ahead
+    assert shown.until(130.0, 100.0) == "in 30 s"
+    assert shown.until(90.0, 100.0) == "now"
+    assert shown.moment(1_800_000_000.0) == "2027-01-15 08:00:00 UTC"
+    assert shown.moment(0.0) == shown.moment(1e30) == shown.moment(math.inf) == UNKNOWN_TEXT
+
+
+def test_counts_and_sizes() -> None:
+    assert shown.count(1234567) == "1,234,567"
+    assert shown.count(-1) == shown.size(-1) == shown.size(math.nan) == UNKNOWN_TEXT
+    assert [shown.size(each) for each in (0, 1023, 1536, 5 * 1024**3, 2.0**70)] == [
+        *("0 B", "1023 B", "1.5 KiB", "5.0 GiB", "1048576 PiB")
+    ]
+    assert shown.version(-1) == UNKNOWN_TEXT
+    assert shown.version(0) == "0"
+    assert (shown.share(1, 0), shown.share(3, 2), shown.share(-1, 2), shown.share(1, 4)) == (0.0, 1.0, 0.0, 0.25)
+
+
+def test_long_texts_are_cut() -> None:
+    assert shown.short("abcdef", 4) == "abc…"
+    assert shown.short("abcd", 4) == "abcd"
+    assert shown.last_part("s3://bucket/lake/orders/") == "orders"
+    assert shown.last_part("db.orders") == "db.orders"
+    assert shown.last_part("/" + "x" * 70 + "end", 10) == "…xxxxxxend"
+    assert shown.last_part("/") == "/"

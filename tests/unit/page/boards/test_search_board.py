@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iscp.core.api.search_views import SearchAnswer, SearchHit
-from iscp.page.boards.job_facts import all_facts
+from iscp.core.api.api_requests import SearchAnswer, SearchHit
+from iscp.page.boards.job_board import all_facts
 from iscp.page.boards.search_board import COLUMNS_SHOWN_MAX, VALUE_CHARS_MAX, search_board, wanted_of
 from tests.fakes.viewed_cluster import job_view
 

@@ -1,8 +1,14 @@
-"""The page's routes: boards, logins, actions, what is hostile, and what goes wrong."""
+"""The page's routes: boards, logins, actions, what is hostile, and what goes wrong.
+
+Live streams: what is sent, how many there are, and their end.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from typing import Any
@@ -10,17 +16,16 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from iscp.core.api.api_requests import SearchAnswer, SearchHit
 from iscp.core.api.api_views import JobView, LeftOutRow, LeftOutRows
-from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
-from iscp.core.values.errors import InvalidRequest, InvariantBroken, NotAuthorized, TimedOut, Unavailable
+from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.values.errors import InvalidRequest, InvariantBroken, NotAuthorized, QueueFull, TimedOut, Unavailable
 from iscp.index.model.highlighting import HighlightOptions, TokenSpan, highlight
-from iscp.page.serving.held_answers import HeldAnswers
-from iscp.page.serving.page_app import FORM_BYTES_MAX, PageApp
+from iscp.page.serving.page_app import FORM_BYTES_MAX, STREAMS_MAX, STREAMS_PER_VIEWER_MAX, LiveStreams, PageApp, event
 from iscp.page.serving.page_boards import BOARDS
 from iscp.page.serving.page_security import HEADERS
-from iscp.page.serving.page_viewers import COOKIE_CHARS_MAX, FORM_COOKIE, TOKEN_COOKIE, Viewers
+from iscp.page.serving.page_viewers import COOKIE_CHARS_MAX, FORM_COOKIE, TOKEN_COOKIE, HeldAnswers, Viewers
 from tests.fakes.clock import FakeClock
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, history_entry, job_view
 
@@ -486,3 +491,52 @@ def test_more_jobs_than_are_listed_are_counted() -> None:
     cluster = ViewedCluster([job_view(0, reason=Reason.PAUSED)])
     with browser(cluster) as client:
         assert "are shown here" not in client.get("/").text
+
+
+def test_an_event_is_one_line_whatever_it_holds() -> None:
+    text = event("board", "a\n\nevent: forged\ndata: x\r\u2028")
+    assert text.count("\n") == 3
+    assert json.loads(text.splitlines()[1].removeprefix("data: ")) == "a\n\nevent: forged\ndata: x\r\u2028"
+
+
+def test_what_has_not_changed_is_not_sent_again() -> None:
+    contents: Iterator[str] = iter(["one", "one", "two"])
+
+    async def run() -> list[str]:
+        streams = LiveStreams()
+        found: list[str] = []
+
+        async def content() -> str:
+            try:
+                return next(contents)
+            finally:
+                if len(found) >= 2:
+                    streams.end_all()
+
+        async for each in streams.events(content):
+            found.append(each)
+        return found
+
+    # It ends at the pause after the second content, which is cut short.
+    assert asyncio.run(run()) == ["retry: 3000\n\n", event("board", "one"), ": the same\n\n"]
+
+
+def test_places_are_bounded_for_each_viewer_and_in_all_and_are_given_back() -> None:
+    async def run() -> None:
+        streams = LiveStreams()
+        held = [streams.place("ana") for _ in range(STREAMS_PER_VIEWER_MAX)]
+        for each in held:
+            each.__enter__()
+        with pytest.raises(QueueFull):
+            streams.refuse_beyond("ana")
+        others = [streams.place(f"v{number}") for number in range(STREAMS_MAX - STREAMS_PER_VIEWER_MAX)]
+        for each in others:
+            each.__enter__()
+        with pytest.raises(QueueFull):
+            streams.refuse_beyond("one more")
+        for each in (*held, *others):
+            each.__exit__(None, None, None)
+        assert streams.count == 0
+        streams.refuse_beyond("ana")
+
+    asyncio.run(run())

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.storage.dataset_names import DATASET_DIRECTORIES, VERSIONS
-from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.core.access.account_roots import AccountRoots
+from iscp.adapters.delta.storage.locations import DATASET_DIRECTORIES, VERSIONS, followed_places, followed_root
+from iscp.core.access.authorization import AccountRoots
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 

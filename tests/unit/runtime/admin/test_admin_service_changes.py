@@ -1,13 +1,19 @@
-"""Pauses, resumes, updates and removals, of one job and of many."""
+"""Pauses, resumes, updates and removals, of one job and of many.
+
+Jobs that are deleted with their targets: what is refused at once, and what follows when a node has done it.
+
+A job that reads several tables is fresh when it has come as far in each of them, and hears of commits of each.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
+from iscp.coordination.protocol.messages import FurtherSeen, VersionAge
 from iscp.core.api.api_requests import (
     ChangeVerb,
     JobChange,
@@ -17,14 +23,27 @@ from iscp.core.api.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.job.job_row import Reason
+from iscp.core.job.job_row import Deletion, JobRow, JobState, JobStatus, Reason
 from iscp.core.job.registration_id import marked_job_id, spec_mark
+from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, JobNotFound, OutcomeUnknown, StorageError, TableNotFound
+from iscp.core.values.errors import (
+    ErrorCode,
+    InvalidRequest,
+    JobNotFound,
+    OutcomeUnknown,
+    StorageError,
+    TableNotFound,
+    TimedOut,
+)
 from iscp.core.values.ids import ShardId
-from iscp.ports.catalog import TableDescription
-from iscp.runtime.owner.log.log_limits import LogLimits
-from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
+from iscp.core.values.watermark import SourceMark, Watermark
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumerEnvironment
+from iscp.ports.sink import Deleted, DeletionOrder
+from iscp.runtime.owner.job_log_writer import LogLimits
+from tests.fakes.desk import OTHER, TABLE, Desk, Waiter, X, asked, request, spec
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
 
@@ -219,3 +238,170 @@ def test_a_target_that_holds_more_than_its_source_is_registered_if_a_run_has_kep
     desk.catalog.tables[target.uri] = replace(target, sink_job_id=marked_job_id("000000000001", mark, run=True))
     assert desk.admin.check([request()])[0].error is None
     assert desk.admin.register([request()])[0].created
+
+
+class DeletingKind(FakeKind):
+    def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
+        raise AssertionError("the owner deletes nothing itself")
+
+
+@pytest.fixture
+def deleting(desk: Desk) -> Desk:
+    desk.kind = DeletingKind()
+    return desk
+
+
+def done(desk: Desk, row: JobRow) -> None:
+    status = JobStatus(deletion=Deletion.DONE, warning="left there: notes.txt")
+    desk.world.report(row._replace(seq=row.seq + 1), 7, JobState.COMPLETED, Reason.PAUSED, status)
+
+
+def test_the_job_is_dropped_once_a_node_has_deleted_its_target(deleting: Desk) -> None:
+    row = deleting.running()
+    assert asked(deleting, "delete_target", X, "r-1")
+    view = deleting.admin.status(X)
+    assert (view.reason, view.status.deletion) == (Reason.PAUSED, Deletion.WANTED)
+    done(deleting, row)
+    until(lambda: deleting.row().drop_at_s is not None)
+    with pytest.raises(TableNotFound):
+        deleting.admin.status(X)
+    assert [asked(deleting, "delete_target", X, each) for each in ("r-1", "r-2")] == [True, False]
+    assert deleting.admin.register([request()])[0].created
+
+
+def test_a_job_that_cannot_be_dropped_yet_is_dropped_when_the_log_can_be_written_again(deleting: Desk) -> None:
+    row = deleting.running()
+    assert asked(deleting, "delete_target", X)
+    deleting.world.logs[-1].faults += [StorageError("the disk is away"), StorageError("the disk is away")]
+    done(deleting, row)
+
+    def dropped() -> bool:
+        deleting.world.clock.advance(60.0)  # the next attempt is due
+        return deleting.row().drop_at_s is not None
+
+    until(dropped)
+    assert deleting.world.logs[-1].faults == []
+
+
+def test_why_a_target_is_not_deleted_is_in_the_jobs_status(deleting: Desk) -> None:
+    row = deleting.running()
+    asked(deleting, "delete_target", X)
+    status = JobStatus(error_code=ErrorCode.TARGET_UNUSABLE, error_msg="it is another's")
+    deleting.world.report(row, 7, JobState.ERROR, Reason.PAUSED, status)
+    until(lambda: deleting.admin.status(X).state is JobState.ERROR)
+    view = deleting.admin.status(X)
+    assert (view.status.error_msg, view.status.deletion) == ("it is another's", Deletion.WANTED)
+    assert asked(deleting, "unregister", X)
+
+
+def test_a_kind_that_deletes_no_targets_refuses_it_and_the_job_stays(desk: Desk) -> None:
+    desk.running()
+    with pytest.raises(InvalidRequest, match="which nodes cannot") as refused:
+        asked(desk, "delete_target", X)
+    assert (refused.value.field, bool(refused.value.remedy)) == ("delete_target", True)
+    assert desk.admin.status(X).reason is Reason.NONE
+
+
+def test_its_target_is_taken_until_it_is_gone(deleting: Desk) -> None:
+    deleting.running()
+    asked(deleting, "delete_target", X)
+    with pytest.raises(InvalidRequest, match="/targets/x is being deleted, with job 'x'"):
+        deleting.admin.register([request("y", target="/targets/x")])
+    with pytest.raises(InvalidRequest, match="'x' is being deleted with its target /targets/x"):
+        deleting.admin.register([request("x")])
+    (checked,) = deleting.admin.check([request("y", target="/targets/x")])
+    assert checked.error is not None
+    (outcome,) = deleting.admin.change([JobChange(ChangeVerb.RESUME, X)])
+    assert isinstance(outcome, InvalidRequest)
+
+
+def test_what_it_holds_is_released_when_it_ends(deleting: Desk) -> None:
+    class HoldingKind(DeletingKind):
+        def held(self, spec: object) -> dict[str, float]:
+            return {TABLE.uri: 60.0}
+
+    deleting.kind = HoldingKind()
+    deleting.running()
+    assert asked(deleting, "delete_target", X)
+    assert [uri for uri, _ in deleting.holds.released] == [TABLE.uri]
+
+
+SHARD = ShardId("t-1")
+
+
+class SeveralKind(FakeKind):
+    def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
+        return {name: catalog.normalize(uri) for name, uri in spec.options["tables"].items()}
+
+
+def running(desk: Desk) -> JobRow:
+    """A job on a table at version 7 that reads another, which is at version 3."""
+    consumed = spec(options={"tables": {"orders": TABLE.uri, "items": OTHER.uri}})
+    desk.admin.register([RegisterRequest(X, consumed)])
+    until(desk.world.runs)
+    return desk.row()
+
+
+def status(own: int, other: int) -> JobStatus:
+    read = {TABLE.uri: own, OTHER.uri: other}
+    return JobStatus(sources={uri: SourceMark("id", Watermark(version, 1.0)) for uri, version in read.items()})
+
+
+def test_a_wait_goes_on_while_another_table_is_ahead(desk: Desk) -> None:
+    row = running(desk)
+    waiter = Waiter(desk, None)
+    assert waiter.waits()
+    desk.world.report(row, 7, JobState.COMPLETED, Reason.NONE, status(7, 2))
+    until(lambda: desk.admin.status(X).applied_version == 7)
+    assert waiter.waits()
+    with pytest.raises(TimedOut, match=f"version 3 of {OTHER.uri}"):
+        desk.admin.wait(X, 7, 0.0, lambda: True)
+    desk.world.report(row._replace(seq=row.seq + 2), 7, JobState.COMPLETED, Reason.NONE, status(7, 3))
+    assert waiter.answer.result(10.0).status.sources == status(7, 3).sources
+
+
+def test_a_job_lags_by_the_tables_that_it_has_not_read_and_not_as_others_of_its_shard_do(desk: Desk) -> None:
+    row = running(desk)
+    desk.reach(row, 7, JobState.COMPLETED, Reason.NONE, status(7, 2))
+    others = (
+        FurtherSeen(OTHER.uri, 3, 40.0, ages=(VersionAge(2, 40.0),)),
+        FurtherSeen("/lake/of-another-view", 9, 90.0),
+    )
+    desk.world.see(7, 90.0, further=others)
+    assert 40.0 <= desk.admin.status(X).lag_s < 90.0
+    desk.world.report(row._replace(seq=row.seq + 2), 7, JobState.COMPLETED, Reason.NONE, status(7, 3))
+    until(lambda: desk.admin.status(X).lag_s == 0.0)
+
+
+def test_whoever_reads_a_table_is_notified_of_it_as_well(desk: Desk) -> None:
+    running(desk)
+    assert desk.admin.notify(TABLE.uri) == 1
+    assert desk.admin.notify(OTHER.uri) == 1
+    # Several hints are on their way to a node at once: they arrive in any order.
+    until(lambda: sorted(desk.notified) == [(SHARD, False), (SHARD, True)])
+    asked(desk, "unregister", X)
+    with pytest.raises(TableNotFound):
+        desk.admin.notify(OTHER.uri)
+
+
+def test_tables_are_kept_by_their_uris_with_the_jobs_own_among_them(desk: Desk) -> None:
+    desk.kind = SeveralKind()
+    named = {"orders": TABLE.uri + "/", "items": OTHER.uri.lstrip("/")}
+    desk.admin.register([RegisterRequest(X, spec(options={"tables": named}))])
+    assert desk.row().spec.consumer.options["tables"] == {"orders": TABLE.uri, "items": OTHER.uri}
+    with pytest.raises(InvalidRequest, match=TABLE.uri):
+        desk.admin.register([RegisterRequest(X, spec(options={"tables": {"items": OTHER.uri}}))])
+
+
+def test_a_wait_names_tables_by_their_names_or_uris_and_takes_the_newest_of_the_others(desk: Desk) -> None:
+    row = running(desk)
+    desk.reach(row, 6, JobState.COMPLETED, Reason.NONE, status(6, 3))
+    for versions in ({"orders": 6}, {TABLE.uri: 6, "items": 2}, {"orders": 5, OTHER.uri: 3}):
+        assert desk.admin.wait(X, None, 0.0, lambda: True, versions).applied_version == 6
+    assert desk.admin.wait(X, 6, 0.0, lambda: True, {"items": 0}).applied_version == 6
+    for behind in ({"items": 3}, {"orders": 6, "items": 4}, {"orders": 7}):
+        with pytest.raises(TimedOut):
+            desk.admin.wait(X, None, 0.0, lambda: True, behind)
+    for wrong in ({"elsewhere": 1}, {"items": -1}):
+        with pytest.raises(InvalidRequest, match=r"elsewhere|-1"):
+            desk.admin.wait(X, None, 0.0, lambda: True, wrong)

@@ -12,7 +12,7 @@ from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import ShardId
-from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.admin.operator_service import Resharder
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, request
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until

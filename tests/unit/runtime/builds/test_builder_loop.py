@@ -1,30 +1,61 @@
-"""The owner's builder on threads, from a job's registration until it has published what a node has built."""
+"""The owner's builder on threads, from a job's registration until it has published what a node has built.
+
+Which nodes may build, by what the owner's machine knows of them.
+
+What is said of a table to the builder: its newest version and repair, and how far the last of its jobs has come.
+
+A node's build worker on threads: batches run and end, are cancelled, and fail, and callers are answered.
+
+What a node builds is recorded, in a trace of its own, with what it is and how large it was.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 import pytest
 
-from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_view import known_builds
-from iscp.coordination.builds.builder_events import Prioritize, SplitRange
-from iscp.coordination.jobs.job_requests import Unregister
+from iscp.coordination.builds.build_state import BuildLimits, Prioritize, PutPlan, PutTask, SplitRange, TableSeen
+from iscp.coordination.builds.builder import known_builds
+from iscp.coordination.jobs.job_changes import Unregister
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.build.api_builds import BuildStage
-from iscp.core.build.build_task import BuildPlan, RetainedSpan
-from iscp.core.job.job_row import JobRow, JobState
-from iscp.core.values.errors import Conflict, InvalidRequest, NotOwner, StorageError
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import NodeRecord
-from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
-from iscp.runtime.builds.builder_loop import BuilderLoop
-from iscp.runtime.worker.verify_requests import VerifyDesk
+from iscp.core.build.build_progress import BuildStage
+from iscp.core.build.build_task import (
+    BuildPlan,
+    BuildTask,
+    RangeBatch,
+    RetainedSpan,
+    StagingBatch,
+    StagingTask,
+    TaskType,
+)
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.errors import (
+    Canceled,
+    Conflict,
+    ErrorCode,
+    InvalidRequest,
+    InvariantBroken,
+    NotOwner,
+    StorageError,
+)
+from iscp.core.values.ids import BUILDS_WIRE_FORMAT, Leader, NodeRecord, ShardId
+from iscp.core.values.progress import TableSize
+from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
+from iscp.ports.cluster import BuildAnswer
+from iscp.ports.system import Guard, within_trace
+from iscp.runtime.builds.builder_loop import BuilderLoop, BuildWorkerLoop, TracedRangeBuilder, read_nodes, table_seen
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.worker.worker_loop import VerifyDesk
 from tests.fakes.builds import RANGE, FakeBatchGuard, FakeBuildStore, FakeRangeBuilder
+from tests.fakes.clock import FakeClock
+from tests.fakes.guards import OpenGuard
 from tests.fakes.nodes import FakeCalls
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
+from tests.fakes.tracing import RecordingTracer, traceparent
 from tests.fakes.waiting import until
 
 
@@ -198,3 +229,202 @@ def test_a_repair_that_a_node_reports_of_a_table_whose_jobs_all_tail_is_kept_unt
     building.world.see(9)
     building.until(lambda: building.store.empty)
     assert [(task.after, task.until) for task in building.builder.staged] == [(7, 9), (9, 9)]
+
+
+@pytest.fixture
+def owner() -> Iterator[OwnerLoop]:
+    world = OwnerWorld()
+    world.lead()
+    yield world.owner
+    world.close()
+
+
+def speak(owner: OwnerLoop, wire_format: int) -> None:
+    """As if the node had registered with it."""
+    term = owner.machine.term
+    assert term is not None
+    peer = term.peers["n-1"]
+    peer.record = replace(peer.record, wire_format=wire_format)
+
+
+def test_nodes_that_are_there_may_build(owner: OwnerLoop) -> None:
+    until(lambda: owner.query(read_nodes))
+    found = owner.query(read_nodes)
+    assert found is not None
+    assert (set(found.records), found.placed.staying) == ({"n-1"}, frozenset({"n-1"}))
+
+
+def test_nothing_is_placed_while_a_node_is_there_that_cannot(owner: OwnerLoop) -> None:
+    owner.query(lambda loop: speak(loop, BUILDS_WIRE_FORMAT - 1))
+    assert owner.query(read_nodes) is None
+    owner.query(lambda loop: speak(loop, BUILDS_WIRE_FORMAT))
+    assert owner.query(read_nodes) is not None
+
+
+NOBODY = TableSeen("t", 9, None, 6)
+FAILED = JobStatus(error_code=ErrorCode.INVALID_REQUEST).to_json()
+
+
+def at(version: int) -> JobRow:
+    return row("t", "j")._replace(watermark=Watermark(version, 1.0))
+
+
+def seen(*rows: JobRow) -> TableSeen:
+    found = (2, 8, 6), (3, 9, 0)
+    probed = [SourceSeen(ShardId("t", each), version, 1.0, 0.0, (), repair) for each, version, repair in found]
+    return table_seen("t", rows, probed)
+
+
+def test_the_last_of_those_that_tail_counts() -> None:
+    assert seen(at(7), at(5), at(NOTHING_APPLIED)) == TableSeen("t", 9, 5, 6, "/tables/j")
+
+
+def test_who_goes_on_nobody_knows_when_does_not_count() -> None:
+    stopped = at(5)._replace(reason=Reason.PAUSED), at(5)._replace(drop_at_s=1.0)
+    failed = at(5)._replace(state=JobState.ERROR, status_json=FAILED)
+    assert seen(*stopped, failed) == NOBODY
+
+
+def test_a_table_that_no_node_has_probed_has_no_version() -> None:
+    assert table_seen("t", [at(5)], []) == TableSeen("t", -1, 5, 0, "/tables/j")
+
+
+PLAN = BuildPlan("j1", "default", "flights", "j1", "/lake/flights", 7, "{}", 1 << 30, 1)
+TASK = BuildTask("a", TaskType.BUILD_RANGE, False, "flights", "j1", 2, "n1")
+LEADER = Leader("n1", 1)
+WAIT_S = 20.0
+
+
+@dataclass
+class Worker:
+    store: FakeBuildStore = field(default_factory=FakeBuildStore)
+    builder: FakeRangeBuilder = field(default_factory=FakeRangeBuilder)
+    answers: SimpleQueue[BuildAnswer] = field(default_factory=SimpleQueue)
+    broken: list[Exception] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loop = BuildWorkerLoop("n1", self.store, self.builder, FakeBatchGuard, FakeClock(), self.broken.append)
+        self.store.write(LEADER, [PutTask(TASK), PutPlan(PLAN)])
+        self.loop.start()
+
+    def call(self, *task_ids: str) -> None:
+        self.end_wait = self.loop.work_on_build_tasks(1, 2, task_ids, self.answers.put)
+
+    def answer(self) -> BuildAnswer:
+        return self.answers.get(timeout=WAIT_S)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    yield made
+    made.loop.close()
+    assert made.broken == []
+
+
+def test_a_caller_is_answered_when_the_range_is_built(worker: Worker) -> None:
+    worker.call("a")
+    until(lambda: worker.builder.batches)
+    assert worker.answers.empty()
+    worker.builder.go.set()
+    assert worker.answer() == {"a": RANGE}
+    assert worker.builder.built == [("j1", 2)]
+    worker.call("a")
+    assert worker.answer() == {"a": RANGE}
+    assert len(worker.builder.batches) == 1
+
+
+def test_who_ends_its_wait_is_not_answered_and_the_next_one_finds_the_batch_at_work(worker: Worker) -> None:
+    worker.call("a")
+    until(lambda: worker.builder.batches)
+    worker.end_wait()
+    worker.call("a")
+    worker.builder.go.set()
+    assert worker.answer() == {"a": RANGE}
+    assert worker.answers.empty()
+
+
+def test_what_is_aborted_is_cancelled(worker: Worker) -> None:
+    worker.call("a")
+    until(lambda: worker.builder.batches)
+    worker.store.write(LEADER, [PutTask(TASK._replace(aborted=True))])
+    assert worker.answer() == {}
+    until(lambda: worker.builder.canceled)
+    until(lambda: worker.builder.stopped)
+    (guard,) = worker.builder.stopped
+    with pytest.raises(Canceled):
+        guard.check()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(StorageError("no space"), StorageError), (ValueError("what?"), InvariantBroken)]
+)
+def test_a_batch_that_fails_is_answered_with_its_fault(worker: Worker, fault: Exception, kind: type[Exception]) -> None:
+    worker.builder.faults.append(fault)
+    worker.call("a")
+    assert isinstance(worker.answer(), kind)
+    worker.builder.go.set()
+    worker.call("a")
+    assert worker.answer() == {"a": RANGE}
+
+
+def test_what_is_in_work_ends_with_the_worker() -> None:
+    worker = Worker()
+    worker.call("a")
+    until(lambda: worker.builder.batches)
+    worker.loop.close()
+    until(lambda: worker.builder.canceled and worker.builder.stopped)
+
+
+PLANS = tuple(BuildPlan(f"j{n}", "acme", "t-1", f"copy{n}", "/lake/t", 7, "{}", 0, 2) for n in range(2))
+
+
+class Builder:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.canceled: list[Guard] = []
+
+    def build(self, batch: RangeBatch | StagingBatch, guard: Guard) -> TableSize:
+        if self.error is not None:
+            raise self.error
+        return TableSize(100, 2_000)
+
+    def cancel(self, guard: Guard) -> None:
+        self.canceled.append(guard)
+
+
+def test_a_range_is_a_trace_of_its_own_with_what_was_read() -> None:
+    tracer, guard = RecordingTracer(), OpenGuard()
+    traced = TracedRangeBuilder(Builder(), tracer)
+    with within_trace(traceparent(3)):
+        assert traced.build(RangeBatch(5, PLANS), guard) == TableSize(100, 2_000)
+    span = tracer.one("iscp.build.range")
+    assert (span.parent, span.ended) == ("", True)
+    assert span.attributes == {
+        "iscp.table": "/lake/t",
+        "iscp.version": 7,
+        "iscp.range": 5,
+        "iscp.account": "acme",
+        "iscp.job": "copy0",
+        "iscp.jobs": 2,
+        "iscp.rows": 100,
+        "iscp.bytes": 2_000,
+    }
+
+
+def test_commits_that_are_retained_are_another_span() -> None:
+    tracer = RecordingTracer()
+    batch = StagingBatch(StagingTask("s", "t-1", "/lake/t", 3, 9, "n1"), PLANS)
+    TracedRangeBuilder(Builder(), tracer).build(batch, OpenGuard())
+    attributes = tracer.one("iscp.build.retain").attributes
+    assert (attributes["iscp.version.from"], attributes["iscp.version"], attributes["iscp.jobs"]) == (3, 9, 2)
+
+
+def test_what_fails_is_raised_and_a_cancel_is_passed_on() -> None:
+    builder, tracer, guard = Builder(StorageError("it is away")), RecordingTracer(), OpenGuard()
+    traced = TracedRangeBuilder(builder, tracer)
+    with pytest.raises(StorageError):
+        traced.build(RangeBatch(1, PLANS), guard)
+    assert tracer.one("iscp.build.range").ended
+    traced.cancel(guard)
+    assert builder.canceled == [guard]

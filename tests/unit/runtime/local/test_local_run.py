@@ -1,4 +1,11 @@
-"""Proves the order of a run's jobs, what a failure leaves out, and that a run ends when it is interrupted."""
+"""Proves the order of a run's jobs, what a failure leaves out, and that a run ends when it is interrupted.
+
+Proves that a forecast says what the run after it does, and writes nothing.
+
+Proves that a run goes on with its own targets, and builds or takes others only where its user says so.
+
+Proves when a run takes a target for current by the logs alone, and when an iteration has to find out.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +16,22 @@ from dataclasses import replace
 import pytest
 
 from iscp.core.api.api_requests import RegisterRequest
-from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.usage import SparkNeed
-from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.job.iteration import Iteration, JobOutcome, SparkNeed
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.registration_id import parse_job_id
+from iscp.core.run.run_plan import RunPlan
+from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult, TargetStanding
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, StorageError, TableNotFound
+from iscp.core.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.catalog import TableDescription
+from iscp.ports.consumer import ConsumerEnvironment, Needs
 from iscp.ports.system import Guard
 from iscp.ports.work_timer import leave_to_spark, note_spark
-from iscp.runtime.local.job_registrar import RunOrders
-from iscp.runtime.local.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX
+from iscp.runtime.local.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX, RunOrders, forecast_run
 from tests.fakes.catalog import FakeCatalog
-from tests.fakes.local_runs import FailingRunner, Local, failing
+from tests.fakes.local_runs import TABLE, FailingRunner, Local, failing
+from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeTarget
 from tests.fakes.runner import FakeRunner, GatedRunner
 
 WAIT_S = 20.0
@@ -254,3 +266,327 @@ def test_a_job_that_needed_no_spark_says_none_beside_one_that_did(local: Local) 
     first, second = run.run()
     assert (first.state, first.spark, first.started_spark) == (ResultState.FAILED, "a filter", False)
     assert (second.spark, second.started_spark) == (None, False)
+
+
+NOTHING_ALLOWED = RunOrders()
+
+
+def forecast(local: Local, *requests: RegisterRequest, orders: RunOrders = NOTHING_ALLOWED) -> dict[str, JobForecast]:
+    jobs = local.requested(*requests)
+    plan = RunPlan([each.planned for each in jobs], range(len(jobs)))
+    commits = {path: list(target.commits) for path, target in local.kind.targets.items()}
+    found = forecast_run(local.registrar, local.source, jobs, plan, orders)
+    assert all(target.commits == commits.get(path, []) for path, target in local.kind.targets.items())
+    assert [each.name for each in found] == [each.planned.name for each in jobs]
+    return {each.name: each for each in found}
+
+
+def test_a_new_target_would_be_created_then_be_current_then_be_updated(local: Local) -> None:
+    request = local.request("a")
+    assert forecast(local, request)["a"].action is Forecast.CREATE
+    local.run(request)[0].run()
+    assert forecast(local, request)["a"].action is Forecast.CURRENT
+    local.source.commit({3: "c"})
+    found = forecast(local, request)["a"]
+    assert (found.action, found.why) == (Forecast.UPDATE, "/lake/orders: 1 → 2")
+    assert found.versions == {"/lake/orders": (1, 2)}
+
+
+def test_a_reader_of_a_target_that_would_be_created_is_created_after_it(local: Local) -> None:
+    found = forecast(local, local.request("b", "/lake/a"), local.request("a"))
+    assert [each.action for each in found.values()] == [Forecast.CREATE, Forecast.CREATE]
+    assert found["b"].why == "once 'a' is there"
+
+
+def test_a_reader_of_a_target_that_would_be_updated_is_updated(local: Local) -> None:
+    local.add_table("/lake/a")
+    requests = local.request("a"), local.request("b", "/lake/a")
+    local.run(*requests)[0].run()
+    assert {each.action for each in forecast(local, *requests).values()} == {Forecast.CURRENT}
+    found = forecast(local, *requests, orders=RunOrders(full_refresh=True))
+    assert {each.action for each in found.values()} == {Forecast.REBUILD}
+    local.target("b").position = local.target("a").position  # as of another spec
+    assert forecast(local, *requests)["b"].action is Forecast.REFUSED
+
+
+def test_a_missing_table_is_refused_and_its_readers_are_skipped(local: Local) -> None:
+    found = forecast(local, local.request("a", "/lake/missing"), local.request("b", "/lake/a"))
+    assert [each.action for each in found.values()] == [Forecast.REFUSED, Forecast.SKIPPED]
+    assert "/lake/missing" in found["a"].why
+    assert found["a"].versions == {}
+
+
+def test_a_target_of_a_cluster_is_refused_or_taken_over(local: Local) -> None:
+    request = local.request("a")
+    local.keep("a", local.mark(request), run=False)
+    refused = forecast(local, request)["a"]
+    assert (refused.action, "--take-over" in refused.why) == (Forecast.REFUSED, True)
+    assert forecast(local, request, orders=RunOrders(take_over=True))["a"].action is Forecast.TAKE_OVER
+
+
+def test_an_error_that_nobody_expects_is_the_jobs_own(local: Local) -> None:
+    request = local.request("a")
+    local.run(request)[0].run()
+    local.source.gone.add(1)
+    found = forecast(local, request)["a"]
+    assert (found.action, "version 1 is gone" in found.why) == (Forecast.REFUSED, True)
+
+
+def test_spark_will_be_needed_where_a_kind_builds_by_it_and_only_then(local: Local) -> None:
+    request = local.request("a")
+    assert forecast(local, request)["a"].spark is None
+    local.kind.needs = Needs(built_by_spark=True)
+    assert forecast(local, request)["a"].spark == "all rows are computed (nothing is there)"
+    local.run(request)[0].run()
+    local.source.commit({3: "c"})
+    assert forecast(local, request)["a"].spark is None, "it is not known before the changes are read"
+    assert forecast(local, request, orders=RunOrders(full_refresh=True))["a"].spark is not None
+
+
+def test_a_plan_says_what_a_job_reads_and_makes_though_nothing_is_there(local: Local) -> None:
+    planned = local.registrar.plan(local.request("copy", "/lake/later"), "jobs.yaml[4]")
+    assert (planned.name, planned.reads, planned.target) == ("copy", ("/lake/later",), "/lake/copy")
+    assert (planned.place, planned.shared) == ("jobs.yaml[4]", False)
+
+
+def test_a_plan_refuses_names_that_no_job_can_have(local: Local) -> None:
+    for name, fault in (("a*b", "would take for a pattern"), ("", "must have 1 to"), ("a\nb", "job.name is")):
+        with pytest.raises(InvalidRequest, match=fault):
+            local.registrar.plan(local.request(name, "/lake/later"), "jobs.yaml[4]")
+
+
+def test_a_new_target_is_begun_under_an_id_of_a_run_with_the_mark_of_its_spec(local: Local) -> None:
+    request = local.request("copy")
+    found = local.registrar.register(request, RunOrders())
+    made = parse_job_id(found.row.job_id)
+    assert found.standing is TargetStanding.NEW
+    assert (made.mark, made.run, made.full, found.full) == (local.mark(request), True, False, False)
+    assert found.applied == -1
+    assert local.kind.validated == ["/lake/copy"]
+    assert local.target("copy").commits == []
+
+
+def test_a_target_of_a_run_of_this_spec_is_gone_on_with_under_its_id(local: Local) -> None:
+    request = local.request("copy")
+    job_id = local.keep("copy", local.mark(request), run=True)
+    found = local.registrar.register(request, RunOrders())
+    assert found.standing is TargetStanding.SAME
+    assert (found.row.job_id, found.row.seq, found.row.watermark.version) == (job_id, 3, 1)
+    assert (found.applied, found.full) == (1, False)
+    assert local.kind.validated == []  # nothing is checked twice
+
+
+def test_a_full_refresh_builds_a_target_of_this_spec_under_a_later_id(local: Local) -> None:
+    request = local.request("copy")
+    before = local.keep("copy", local.mark(request), run=True)
+    found = local.registrar.register(request, RunOrders(full_refresh=True))
+    assert found.full
+    assert found.applied == -1
+    assert found.row.job_id > before
+    assert parse_job_id(found.row.job_id).full
+
+
+def test_the_id_is_later_than_the_targets_where_the_clock_is_behind(local: Local) -> None:
+    request = local.request("copy")
+    before = local.keep("copy", local.mark(request), run=True, time="fffffffffff0")
+    assert local.registrar.register(request, RunOrders(full_refresh=True)).row.job_id > before
+
+
+def test_rows_of_another_spec_are_refused_with_the_remedy(local: Local) -> None:
+    local.keep("copy", local.mark(local.request("copy")), run=True)
+    with pytest.raises(InvalidRequest, match="were made by another spec") as refused:
+        local.registrar.register(local.request("copy", where="id > 1"), RunOrders())
+    assert refused.value.code == ErrorCode.TARGET_UNUSABLE
+    assert "--full-refresh" in str(refused.value)
+
+
+@pytest.mark.parametrize(("orders", "rebuild"), [(RunOrders(full_refresh=True), False), (RunOrders(), True)])
+def test_rows_of_another_spec_are_built_again_where_the_user_agrees(
+    local: Local, orders: RunOrders, rebuild: bool
+) -> None:
+    before = local.keep("copy", local.mark(local.request("copy")), run=True)
+    request = local.request("copy", where="id > 1")
+    found = local.registrar.register(request, orders, rebuild=rebuild)
+    assert found.standing is TargetStanding.OTHER_SPEC
+    assert (found.full, found.applied) == (True, -1)
+    assert found.row.job_id > before
+    assert parse_job_id(found.row.job_id).mark == local.mark(request)
+
+
+def test_leave_to_rebuild_builds_nothing_where_the_spec_is_the_same(local: Local) -> None:
+    request = local.request("copy")
+    job_id = local.keep("copy", local.mark(request), run=True)
+    found = local.registrar.register(request, RunOrders(), rebuild=True)
+    assert (found.row.job_id, found.full) == (job_id, False)
+
+
+@pytest.mark.parametrize("orders", [RunOrders(), RunOrders(full_refresh=True)])
+def test_a_target_of_a_cluster_is_refused_whatever_else_is_allowed(local: Local, orders: RunOrders) -> None:
+    request = local.request("copy")
+    job_id = local.keep("copy", local.mark(request), run=False)
+    with pytest.raises(InvalidRequest, match=f"kept by a job of a cluster .registration {job_id}") as refused:
+        local.registrar.register(request, orders, rebuild=True)
+    assert refused.value.code == ErrorCode.TARGET_UNUSABLE
+    assert "--take-over" in str(refused.value)
+
+
+def test_a_target_without_a_registration_counts_as_a_clusters(local: Local) -> None:
+    local.target("copy").position = Position(3, Watermark(1, 1.0))
+    with pytest.raises(InvalidRequest, match="registration unknown"):
+        local.registrar.register(local.request("copy"), RunOrders())
+
+
+def test_a_target_of_a_cluster_is_taken_over_at_its_position(local: Local) -> None:
+    request = local.request("copy")
+    before = local.keep("copy", local.mark(request), run=False)
+    found = local.registrar.register(request, RunOrders(take_over=True))
+    assert found.standing is TargetStanding.KEPT_BY_CLUSTER
+    assert (found.full, found.applied) == (False, 1)
+    assert found.row.job_id > before
+    assert parse_job_id(found.row.job_id).run
+
+
+def test_a_target_of_a_cluster_with_another_spec_is_taken_over_only_to_be_built_again(local: Local) -> None:
+    local.keep("copy", local.mark(local.request("copy")), run=False)
+    request = local.request("copy", where="id > 1")
+    with pytest.raises(InvalidRequest, match="another spec"):
+        local.registrar.register(request, RunOrders(take_over=True))
+    assert local.registrar.register(request, RunOrders(full_refresh=True, take_over=True)).full
+
+
+def test_a_new_job_on_a_target_that_may_not_be_built_is_refused(local: Local) -> None:
+    local.kind.archives.add("/lake/copy")
+    with pytest.raises(InvalidRequest, match="holds rows already"):
+        local.registrar.register(local.request("copy"), RunOrders())
+
+
+def test_what_its_consumer_refuses_is_refused_before_anything_is_written(local: Local) -> None:
+    local.kind.refusals["/lake/copy"] = InvalidRequest("is wrong", field="key", remedy="Correct it")
+    with pytest.raises(InvalidRequest, match="is wrong"):
+        local.registrar.register(local.request("copy"), RunOrders())
+    assert local.target("copy").commits == []
+
+
+def test_a_table_that_is_not_there_is_named(local: Local) -> None:
+    with pytest.raises(TableNotFound, match="/lake/later"):
+        local.registrar.register(local.request("copy", "/lake/later"), RunOrders())
+    assert TABLE in local.catalog.tables
+
+
+class SettledConsumer(FakeConsumer):
+    def __init__(self, target: FakeTarget) -> None:
+        super().__init__(target)
+        self.target = target
+
+    def settled(self, position: Position) -> bool:
+        return not position.void
+
+
+class SettledKind(FakeKind):
+    """A kind whose consumers say whether there is something to do.
+
+    `holds` are those of each job. `faults` are raised by `open`, one after another.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds: dict[str, float] = {}
+        self.faults: list[Exception] = []
+
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> SettledConsumer:
+        if self.faults:
+            raise self.faults.pop()
+        return SettledConsumer(self.target(row.spec.consumer.target))
+
+    def held(self, spec: ConsumerSpec) -> dict[str, float]:
+        return self.holds
+
+
+@pytest.fixture
+def settled() -> Local:
+    return Local(kind=SettledKind())
+
+
+def kept(local: Local, version: int = 1) -> RegisterRequest:
+    """A request whose target a run keeps at this version; the source is at version 1."""
+    request = local.request("copy")
+    local.keep("copy", local.mark(request), run=True, version=version)
+    target = local.target("copy")
+    target.position = replace(target.position, watermark=Watermark(version, local.source.at_s[version]))
+    return request
+
+
+def test_a_target_at_the_newest_commit_is_current_and_no_iteration_begins(settled: Local) -> None:
+    runner, request = FailingRunner(), kept(settled)
+    run, heard = settled.run(request, runner=runner)
+    (result,) = run.run()
+    assert (result.state, result.from_version, result.to_version) == (ResultState.CURRENT, 1, 1)
+    assert (result.table, result.target) == (TABLE, "/lake/copy")
+    assert heard.ended_results == [result]
+    assert runner.ran == []
+
+
+def test_jobs_with_something_to_do_are_run_beside_those_without(settled: Local) -> None:
+    runner = FailingRunner()
+    run, _ = settled.run(kept(settled), settled.request("other"), runner=runner)
+    assert next(iter(run.run())).state is ResultState.CURRENT
+    assert runner.ran == ["other"]
+
+
+def test_a_full_refresh_takes_nothing_for_current(settled: Local) -> None:
+    runner = FailingRunner()
+    run, _ = settled.run(kept(settled), runner=runner, orders=RunOrders(full_refresh=True))
+    run.run()
+    assert runner.ran == ["copy"]
+
+
+def assert_left_to_an_iteration(local: Local, request: RegisterRequest) -> None:
+    assert local.registrar.find_current(request) is None
+
+
+def test_a_consumer_that_does_not_say_is_left_to_an_iteration(local: Local) -> None:
+    assert_left_to_an_iteration(local, kept(local))
+
+
+def test_an_older_version_is_left_to_an_iteration(settled: Local) -> None:
+    assert_left_to_an_iteration(settled, kept(settled, version=0))
+    assert settled.registrar.find_current(kept(settled)) is not None
+    settled.source.commit({3: "c"})
+    assert_left_to_an_iteration(settled, kept(settled))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"void": "others have written"},
+        {"watermark": Watermark(1, 1.0, 1, 3)},
+        {"watermark": Watermark(1, 99.0)},
+        {"sources": {"/lake/gone": SourceMark("t-9", Watermark(7, 7.0))}},
+        {"job_id": "000000000001-" + "0" * 16 + "-run"},
+        {"job_id": ""},
+    ],
+    ids=["diverged", "a step of a commit", "a log that was recreated", "another table", "another spec", "nobody's"],
+)
+def test_a_position_that_is_another_is_left_to_an_iteration(settled: Local, other: dict[str, object]) -> None:
+    request = kept(settled)
+    target = settled.target("copy")
+    target.position = replace(target.position, **other)  # type: ignore[arg-type]
+    assert_left_to_an_iteration(settled, request)
+
+
+def test_jobs_that_hold_tables_are_left_to_an_iteration_and_what_ranges_share_is_not(settled: Local) -> None:
+    request, kind = kept(settled), settled.kind
+    assert isinstance(kind, SettledKind)
+    kind.holds = {TABLE: 60.0}
+    assert_left_to_an_iteration(settled, request)
+    kind.holds = {}
+    kind.open_range = kind.open
+    assert settled.registrar.find_current(request) is not None
+
+
+def test_a_fault_is_left_to_whoever_registers_the_job(settled: Local) -> None:
+    request, kind = kept(settled), settled.kind
+    assert isinstance(kind, SettledKind)
+    assert settled.registrar.find_current(request) is not None
+    kind.faults.append(StorageError("the target does not answer"))
+    assert_left_to_an_iteration(settled, request)

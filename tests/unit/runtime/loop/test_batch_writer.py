@@ -1,11 +1,16 @@
-"""Batches of entries: their order, whom they call, and what happens to those that cannot be written."""
+"""Batches of entries: their order, whom they call, and what happens to those that cannot be written.
+
+What cannot be held is found alone, and its neighbours are appended in order and in few commits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from iscp.core.values.errors import InvalidRequest, IscpError, StorageError
-from iscp.runtime.loop.batch_writer import BatchLimits, BatchWriter, Chore, Outlet
+from iscp.runtime.loop.batch_writer import BatchLimits, BatchWriter, Chore, Outlet, append_in_halves
 from tests.fakes.clock import FakeClock
 
 LIMITS = BatchLimits(batch_max=3, retry_s=0.5, retry_max_s=4.0, close_s=5.0)
@@ -101,3 +106,26 @@ def test_the_chore_is_done_when_it_is_due_and_what_waits_at_the_end_is_lost() ->
     writer.close()
     writer.add([2])
     assert (table.rows, table.lost) == ([], [1, 2])
+
+
+def test_neighbours_of_what_is_refused_are_appended_in_order_and_few_commits() -> None:
+    commits: list[Sequence[int]] = []
+    refused: list[int] = []
+
+    def append(batch: Sequence[int]) -> None:
+        if 5 in batch:
+            raise InvalidRequest("5 cannot be held")
+        commits.append(batch)
+
+    append_in_halves(range(16), append, lambda entry, error: refused.append(entry))
+    assert refused == [5]
+    assert [each for batch in commits for each in batch] == [*range(5), *range(6, 16)]
+    assert len(commits) == 4
+
+
+def test_another_fault_is_the_callers() -> None:
+    def fail(batch: Sequence[int]) -> None:
+        raise StorageError("the disk is full")
+
+    with pytest.raises(StorageError):
+        append_in_halves([1, 2], fail, lambda entry, error: None)

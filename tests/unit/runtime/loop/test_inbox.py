@@ -1,16 +1,35 @@
-"""The loop around a machine: the order of events, wake-ups, and that its failure is reported."""
+"""The loop around a machine: the order of events, wake-ups, and that its failure is reported.
+
+Each effect is carried out by all that have subscribed to its type, and none is lost.
+
+Wake-ups coalesce, and none is missed.
+
+What is read of a loop is read by its own thread, and comes as it is found, refused, or not in time.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.values.errors import QueueFull
-from iscp.runtime.loop.inbox import EVENTS_MAX, PUT_WAIT_S, Gathered, Inbox, InboxLimits, Turns
+from iscp.core.values.errors import InvariantBroken, NotOwner, QueueFull
+from iscp.runtime.loop.inbox import (
+    EVENTS_MAX,
+    PUT_WAIT_S,
+    Gathered,
+    Inbox,
+    InboxLimits,
+    Notifier,
+    Subscriptions,
+    Turns,
+    query_loop,
+)
+from iscp.runtime.loop.threads import THREADS
 from tests.fakes.waiting import until
 
 WAIT_S = 10.0
@@ -239,3 +258,127 @@ def test_it_may_be_closed_from_its_own_thread() -> None:
     until(lambda: machine.taken == ["close"])
     machine.inbox.close()
     assert machine.broken == []
+
+
+@dataclass(frozen=True)
+class Start:
+    number: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    number: int
+
+
+def test_an_effect_goes_to_those_of_its_type_in_the_order_of_their_subscription() -> None:
+    taken: list[tuple[str, object]] = []
+    orders = Subscriptions()
+    orders.subscribe(lambda effect: taken.append(("first", effect)), Start, Stop)
+    orders.subscribe(lambda effect: taken.append(("second", effect)), Start)
+    for effect in (Start(1), Stop(2), Start(3)):
+        orders.publish(effect)
+    assert taken == [
+        ("first", Start(1)),
+        ("second", Start(1)),
+        ("first", Stop(2)),
+        ("first", Start(3)),
+        ("second", Start(3)),
+    ]
+
+
+def test_what_nobody_carries_out_is_no_silent_loss() -> None:
+    orders = Subscriptions()
+    orders.subscribe(lambda effect: None, Start)
+    with pytest.raises(InvariantBroken, match="Stop"):
+        orders.publish(Stop(1))
+
+
+def test_what_one_raises_ends_it_for_those_behind_it() -> None:
+    """As the loop is broken then, nobody is to go on by an order that another has not got."""
+    taken: list[object] = []
+    orders = Subscriptions()
+
+    def refuse(effect: Start) -> None:
+        raise ValueError(effect.number)
+
+    orders.subscribe(refuse, Start)
+    orders.subscribe(taken.append, Start)
+    with pytest.raises(ValueError, match="1"):
+        orders.publish(Start(1))
+    assert taken == []
+
+
+def test_many_calls_wake_once() -> None:
+    notifier = Notifier()
+    for _ in range(5):
+        notifier.notify()
+    assert notifier.wait(0)
+    assert not notifier.wait(0)
+
+
+def test_a_call_before_the_wait_is_not_missed() -> None:
+    notifier = Notifier()
+    notifier.notify()
+    began_s = time.monotonic()
+    assert notifier.wait(30)
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_waiter_is_woken_from_another_thread() -> None:
+    notifier = Notifier()
+    threading.Timer(0.05, notifier.notify).start()
+    assert notifier.wait(None)
+
+
+def test_of_ten_thousand_calls_the_last_is_always_seen() -> None:
+    notifier, given, taken = Notifier(), [0], 0
+
+    def give() -> None:
+        for _ in range(2_500):
+            with lock:
+                given[0] += 1
+            notifier.notify()
+
+    lock = threading.Lock()
+    givers = [threading.Thread(target=give) for _ in range(4)]
+    for giver in givers:
+        giver.start()
+    while taken < 10_000:
+        assert notifier.wait(10), "a call was missed"
+        with lock:
+            taken = given[0]
+    for giver in givers:
+        giver.join()
+
+
+def aside(act: Callable[[], None]) -> None:
+    threading.Thread(target=act, name="the loop").start()
+
+
+def test_the_answer_is_found_on_the_loop_s_thread() -> None:
+    assert query_loop(aside, lambda: threading.current_thread().name, WAIT_S, THREADS) == "the loop"
+
+
+def test_a_loop_that_answers_at_once_holds_nobody_up() -> None:
+    assert query_loop(lambda act: act(), lambda: 7, WAIT_S, THREADS) == 7
+
+
+def test_what_the_read_raises_is_the_caller_s() -> None:
+    def read() -> None:
+        raise NotOwner("another leads")
+
+    with pytest.raises(NotOwner, match="another leads"):
+        query_loop(aside, read, WAIT_S, THREADS)
+
+
+def test_a_full_loop_takes_no_read() -> None:
+    def put(act: Callable[[], None]) -> None:
+        raise QueueFull("the loop does not keep up")
+
+    with pytest.raises(QueueFull):
+        query_loop(put, lambda: 7, WAIT_S, THREADS)
+
+
+def test_a_loop_that_does_not_answer_is_given_up() -> None:
+    with pytest.raises(TimeoutError):
+        query_loop(lambda act: None, lambda: 7, 0.01, THREADS)

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.api.api_requests import LogPage, LogQuery
 from iscp.core.values.errors import TimedOut
-from iscp.core.values.ids import ShardId
-from iscp.core.values.members import NodeRecord
+from iscp.core.values.ids import NodeRecord, ShardId
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.owner.node_clients import AWAY_S, CALLS_AT_ONCE_MAX, CALLS_OF_NODE_MAX, HINTS_MAX, SLOW_S, NodeClients
 from tests.fakes.clock import FakeClock

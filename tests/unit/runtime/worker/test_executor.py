@@ -18,8 +18,7 @@ from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.settings.config import SchedulerConfig
 from iscp.core.values.errors import EngineError, ErrorCode, IscpError, LeaseLost
 from iscp.ports.system import Guard
-from iscp.runtime.worker.executor import LEFT_OF_ACCOUNT_MAX, Executor
-from iscp.runtime.worker.fair_queue import IterationQueue
+from iscp.runtime.worker.executor import LEFT_OF_ACCOUNT_MAX, Executor, IterationQueue
 from tests.fakes.poison import StrExitsError
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.timetable import job

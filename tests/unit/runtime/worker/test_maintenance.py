@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.events import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import SLOT_S
+from iscp.core.job.iteration import NO_MAINTENANCE, MaintenanceFigures
 from iscp.core.job.job_row import JobRow, Reason
-from iscp.core.job.maintenance_figures import NO_MAINTENANCE, MaintenanceFigures
 from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError

@@ -8,18 +8,15 @@ from typing import get_args
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.effects import StartShard, StopShard
-from iscp.coordination.protocol.events import Seen
+from iscp.coordination.protocol.events import Seen, StartShard, StopShard
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
-from iscp.ports.system import Guard
-from iscp.ports.tracing import within_trace
+from iscp.ports.system import Guard, within_trace
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.noticed_commits import NoticedCommits
-from iscp.runtime.worker.scheduler import Scheduler
-from iscp.runtime.worker.traced_runner import TracedRunner
+from iscp.runtime.worker.runner import TracedRunner
+from iscp.runtime.worker.scheduler import NoticedCommits, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, applied
 from tests.fakes.targets import FakeTargets

@@ -1,17 +1,29 @@
-"""The worker's loop passes all that comes in to the machine, and carries out its effects."""
+"""The worker's loop passes all that comes in to the machine, and carries out its effects.
+
+Each request for a comparison gets its answer or its error, and is withdrawn when the caller has gone.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.effects import ShardOrder, StartShard, StopAllShards
-from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
+from iscp.coordination.protocol.events import (
+    CoordinationTimes,
+    Reports,
+    Seen,
+    ShardOrder,
+    ShardStarted,
+    ShardStopped,
+    StartShard,
+    StopAllShards,
+)
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Announce,
@@ -23,14 +35,14 @@ from iscp.coordination.protocol.messages import (
     SourceSeen,
     Sync,
 )
-from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.job.job_row import JobReport, JobState, JobStatus
-from iscp.core.values.errors import IscpError, Unavailable
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.core.values.members import Leader
+from iscp.core.job.start_rule import Comparison, VerifyReport
+from iscp.core.values.errors import EngineError, IscpError, QueueFull, TimedOut, Unavailable
+from iscp.core.values.ids import JobKey, Leader, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
-from iscp.runtime.worker.worker_loop import WorkerLoop
+from iscp.runtime.worker.worker_loop import VerifyDesk, WorkerLoop
 from tests.fakes.etcd import FakeElection, FakeEtcd
 from tests.fakes.loopback import entry, job, report
 from tests.fakes.poison import RaisesWhenRead, StrExitsError
@@ -231,3 +243,66 @@ def test_a_report_that_cannot_be_is_left_out_and_all_else_reaches_the_owner_and_
     worker.loop.receive([DispatchTable(5, 3, TableEpoch(5, 2), SHARD, True)])
     worker.loop.report(ShardStopped(SHARD))
     assert worker.loop.wait_handed_over(10.0)
+
+
+REPORT = VerifyReport(7, 3, Comparison())
+
+
+class Node:
+    """What is sent to it, answered at once with what `answers` holds."""
+
+    def __init__(self, *answers: VerifyReport | EngineError) -> None:
+        self.sent: list[VerifyRequested | VerifyWithdrawn] = []
+        self.desk = VerifyDesk(self.hear, SystemClock())
+        self._answers = list(answers)
+
+    def hear(self, event: VerifyRequested | VerifyWithdrawn) -> None:
+        self.sent.append(event)
+        if isinstance(event, VerifyRequested) and self._answers:
+            self.desk.answer(VerifyAnswered(event.request.verify_id, self._answers.pop(0)))
+
+
+def test_answers_and_faults_come_back_to_the_caller() -> None:
+    node = Node(REPORT, EngineError("out of memory"))
+    assert node.desk.verify(SHARD, "j-1", False, 5.0, lambda: True) is REPORT
+    with pytest.raises(EngineError, match="out of memory"):
+        node.desk.verify(SHARD, "j-1", False, 5.0, lambda: True)
+    assert all(isinstance(event, VerifyRequested) for event in node.sent)
+
+
+def test_each_gets_its_own_answer() -> None:
+    node = Node()
+    with ThreadPoolExecutor(8) as pool:
+        waiting = {
+            number: pool.submit(node.desk.verify, SHARD, f"j-{number}", False, 30.0, lambda: True)
+            for number in range(8)
+        }
+        while len(node.sent) < 8:
+            pass
+        for event in list(node.sent):
+            assert isinstance(event, VerifyRequested)
+            seq = int(event.request.job_id[2:])
+            node.desk.answer(VerifyAnswered(event.request.verify_id, VerifyReport(7, seq, Comparison())))
+        assert {number: future.result(10).seq for number, future in waiting.items()} == {n: n for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "alive", "error"), [(0.05, True, TimedOut), (30.0, False, Unavailable)], ids=["late", "gone"]
+)
+def test_who_goes_away_takes_the_question_along(timeout_s: float, alive: bool, error: type[Exception]) -> None:
+    node = Node()
+    with pytest.raises(error, match="given up"):
+        node.desk.verify(SHARD, "j-1", True, timeout_s, lambda: alive)
+    asked, withdrawn = node.sent
+    assert isinstance(asked, VerifyRequested)
+    assert withdrawn == VerifyWithdrawn(SHARD, asked.request.verify_id)
+    node.desk.answer(VerifyAnswered(asked.request.verify_id, REPORT))  # too late: nobody hears it
+
+
+def test_a_node_that_cannot_be_reached_is_said_to_be_so() -> None:
+    def refuse(event: VerifyRequested | VerifyWithdrawn) -> None:
+        if isinstance(event, VerifyRequested):
+            raise QueueFull("the scheduler's inbox does not keep up")
+
+    with pytest.raises(QueueFull):
+        VerifyDesk(refuse, SystemClock()).verify(SHARD, "j-1", False, 5.0, lambda: True)

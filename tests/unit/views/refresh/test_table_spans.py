@@ -1,4 +1,7 @@
-"""The versions that a refresh goes through: all changes of every table, or a reason why they cannot be followed."""
+"""The versions that a refresh goes through: all changes of every table, or a reason why they cannot be followed.
+
+The parts of a refresh add up to the whole, and rows are counted while all who read them can say how many.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,18 @@ from iscp.core.job.iteration import Bounds
 from iscp.core.values.progress import UNKNOWN, SnapshotSize
 from iscp.core.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
-from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables, tables_at
+from iscp.views.refresh.table_spans import (
+    Part,
+    RefreshEnd,
+    Spans,
+    count_read,
+    measured_as,
+    measuring,
+    resolve_spans,
+    size_of_tables,
+    tables_at,
+)
+from tests.fakes.clock import FakeClock
 
 NEWEST = 9
 APPLIED = Watermark(4, 400.0)
@@ -139,3 +153,52 @@ def test_rows_are_added_up_if_every_log_has_their_number(rows: tuple[int, int], 
     marks = {uri: SourceMark("t", APPLIED) for uri in ("a", "b")}
     tables = Tables(sizes=dict(zip(marks, rows, strict=True)))
     assert size_of_tables(cast("ChangeSource", tables), marks).rows == sum_
+
+
+def test_parts_add_up_and_one_within_another_counts_once() -> None:
+    clock = FakeClock()
+
+    @measured_as(Part.STATE)
+    def keep() -> None:
+        clock.advance(4.0)
+
+    @measured_as(Part.CHANGES)
+    def read() -> str:
+        clock.advance(1.0)
+        keep()
+        clock.advance(2.0)
+        return "read"
+
+    with measuring(clock) as parts:
+        clock.advance(0.5)
+        assert read() == "read"
+        keep()
+    assert parts.parts_s == {"changes": 3.0, "state": 8.0, "rows": 0.5}
+
+
+def test_a_part_that_fails_is_measured_as_well() -> None:
+    clock = FakeClock()
+
+    @measured_as(Part.PLAN)
+    def plan() -> None:
+        clock.advance(2.0)
+        raise ValueError("no plan")
+
+    with measuring(clock) as parts, pytest.raises(ValueError, match="no plan"):
+        plan()
+    assert parts.parts_s == {"plan": 2.0, "rows": 0.0}
+
+
+def test_rows_are_not_known_once_some_were_not_counted() -> None:
+    with measuring(FakeClock()) as parts:
+        count_read(3)
+        count_read(4)
+        assert parts.rows_in == 7
+        count_read(None)
+        count_read(5)
+        assert parts.rows_in == -1
+
+
+def test_outside_of_a_refresh_nothing_is_measured() -> None:
+    count_read(3)
+    assert measured_as(Part.PLAN)(lambda: "planned")() == "planned"

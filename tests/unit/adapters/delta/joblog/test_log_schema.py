@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, last_entries, log_table, numbered
-from iscp.coordination.jobs.book_index import target_of
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.protocol.effects import StartShard
+from iscp.coordination.jobs.job_book import JobBook, target_of
+from iscp.coordination.protocol.events import StartShard
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
 from iscp.core.settings.config import BackoffConfig, ProbeConfig

@@ -14,10 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.log.action_fields import find_unclear
-from iscp.adapters.delta.log.actions import CommitBounds, parse_actions, statistics_of
+from iscp.adapters.delta.log.actions import CommitBounds, find_unclear, parse_actions, statistics_of
 from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_changed_files, read_commit, statistics_added
-from iscp.adapters.delta.rows.key_bounds import TableKeys
+from iscp.adapters.delta.rows.row_keys import TableKeys
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
 from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.core.values.errors import StorageError

@@ -1,4 +1,7 @@
-"""A log listed while others write to it may seem to have a gap: it is listed again, and a gap that stays is one."""
+"""A log listed while others write to it may seem to have a gap: it is listed again, and a gap that stays is one.
+
+The names and types of a table's columns, as its log has them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from iscp.adapters.delta.log.checkpointed import damage_of_checkpoints, hinted_version
-from iscp.adapters.delta.log.checkpoints import Checkpoints
 from iscp.adapters.delta.log.commits import log_of
-from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, bring_up, drop_false_hint, list_again, open_delta
+from iscp.adapters.delta.log.log_writing import Checkpoints
+from iscp.adapters.delta.log.table_opening import (
+    LISTINGS_MAX,
+    bring_up,
+    damage_of_checkpoints,
+    drop_false_hint,
+    hinted_version,
+    list_again,
+    open_delta,
+    read_column_types,
+)
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, delta_faults
 from iscp.core.values.errors import ErrorCode, StorageError
 
@@ -174,3 +185,17 @@ def test_what_is_wrong_elsewhere_is_no_damage_of_a_checkpoint(uri: str) -> None:
     with pytest.raises(StorageError) as raised, delta_faults(f"open {uri}"):
         open_delta(uri)
     assert raised.value.code is ErrorCode.STORAGE
+
+
+def test_columns_are_read_in_order_with_nested_ones_by_their_kind(tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64()), "tags": [["a"]], "at": [{"x": 1.5}], "Name": ["n"]})
+    write_deltalake(str(tmp_path), rows)
+    found = read_column_types(str(tmp_path))
+    assert list(found.items()) == [("id", "long"), ("tags", "array"), ("at", "struct"), ("Name", "string")]
+
+
+def test_what_is_no_table_has_no_columns(tmp_path: Path) -> None:
+    assert read_column_types(str(tmp_path / "none")) == {}
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{")
+    assert read_column_types(str(tmp_path)) == {}

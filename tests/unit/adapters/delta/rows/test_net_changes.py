@@ -1,4 +1,7 @@
-"""The net change of each key, computed by Arrow, equals its definition; the integration tests compare Spark's."""
+"""The net change of each key, computed by Arrow, equals its definition; the integration tests compare Spark's.
+
+The common type that holds every value of two types; the integration tests convert rows to it with Spark.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_VERSION, OP, has_own_keys, net_by_arrow
+from iscp.adapters.delta.rows.net_changes import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    OP,
+    UnlikeSchemaError,
+    alike,
+    has_own_keys,
+    narrowed,
+    net_by_arrow,
+    unified,
+)
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.bags import History, histories, left
 from tests.fakes.bags import net as defined
@@ -114,3 +128,56 @@ def test_rows_have_keys_of_their_own_where_null_equals_null(key: tuple[str, ...]
     rows = pa.table({"a": [1, 1, None, None], "b": ["u", None, "u", None], "x": [1.0, 2.0, 3.0, 4.0]})
     assert has_own_keys(rows, key) is own
     assert has_own_keys(rows.slice(0, 1), key) is (key != ("x",))
+
+
+BYTE, INT, LONG, FLOAT, DOUBLE = T.ByteType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()
+TEXT, DATE, TIME, TIME_NTZ = T.StringType(), T.DateType(), T.TimestampType(), T.TimestampNTZType()
+
+
+def struct(**fields: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "both"),
+    [
+        (INT, LONG, LONG),
+        (LONG, BYTE, LONG),
+        (INT, DOUBLE, DOUBLE),
+        (FLOAT, DOUBLE, DOUBLE),
+        (DATE, TIME_NTZ, TIME_NTZ),
+        (T.DecimalType(10, 2), T.DecimalType(12, 4), T.DecimalType(12, 4)),
+        (INT, T.DecimalType(12, 2), T.DecimalType(12, 2)),
+        (struct(x=INT, y=INT), struct(Y=LONG, z=INT), struct(x=INT, y=LONG, z=INT)),
+        (T.ArrayType(struct(x=INT)), T.ArrayType(struct(y=INT)), T.ArrayType(struct(x=INT, y=INT))),
+        (T.MapType(TEXT, INT), T.MapType(TEXT, LONG), T.MapType(TEXT, LONG)),
+    ],
+)
+def test_what_holds_both(held: T.DataType, wanted: T.DataType, both: T.DataType) -> None:
+    before, now = struct(a=held, old=DATE), struct(new=TEXT, A=wanted)
+    found = unified(before, now)
+    assert found == struct(a=both, old=DATE, new=TEXT)
+    for each in (before, now):
+        assert alike(unified(found, each), found)
+    assert [field.name for field in narrowed(found, now).fields] == ["new", "a"]
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "path"),
+    [
+        (INT, TEXT, "a"),
+        (LONG, DOUBLE, "a"),
+        (INT, FLOAT, "a"),
+        (LONG, T.DecimalType(18, 0), "a"),
+        (T.DecimalType(10, 2), T.DecimalType(10, 4), "a"),
+        (DATE, TIME, "a"),
+        (struct(x=INT, y=INT), struct(y=TEXT), "a.y"),
+        (struct(x=INT), INT, "a"),
+        (T.MapType(TEXT, INT), T.MapType(INT, INT), "a.key"),
+        (T.ArrayType(INT), T.ArrayType(TEXT), "a.element"),
+    ],
+)
+def test_what_nothing_holds(held: T.DataType, wanted: T.DataType, path: str) -> None:
+    with pytest.raises(UnlikeSchemaError) as unlike:
+        unified(struct(a=held), struct(a=wanted))
+    assert unlike.value.path == path

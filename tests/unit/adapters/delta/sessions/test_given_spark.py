@@ -9,7 +9,7 @@ import pytest
 
 import iscp
 from iscp.adapters.delta.sessions.given_spark import GivenSpark
-from iscp.adapters.delta.spark.jars import log_store_jar
+from iscp.adapters.delta.spark.java import log_store_jar
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings, default_conf
 from iscp.adapters.delta.storage.s3_settings import s3_conf
 from iscp.core.settings.config import S3Config

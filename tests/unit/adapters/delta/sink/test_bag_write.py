@@ -19,9 +19,9 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.row_cache import ROW_CACHE, RowCache
+from iscp.adapters.delta.rows.data_file import ROW_CACHE, RowCache
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
-from iscp.adapters.delta.sink.target_creation import create_target
+from iscp.adapters.delta.sink.target_write import create_target
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Watermark

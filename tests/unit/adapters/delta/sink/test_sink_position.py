@@ -1,4 +1,7 @@
-"""A sink's position, read from logs made by hand: which commits are trusted, and which make it void."""
+"""A sink's position, read from logs made by hand: which commits are trusted, and which make it void.
+
+Rows get the columns of their target: missing ones are null, narrower types are widened.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.log.commit_head import read_commit_trace
-from iscp.adapters.delta.log.commits import APP_ID
-from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
+from iscp.adapters.delta.log.commits import APP_ID, read_commit_trace
+from iscp.adapters.delta.sink.sink_position import Columns, PositionReader, tag_json
 from iscp.core.job.job_row import JobRow, JobStatus
 from iscp.core.values.errors import Conflict, StorageError
 from iscp.core.values.ids import JobKey
@@ -440,3 +443,35 @@ def test_no_node_trusts_rows_that_others_may_have_changed_however_the_log_is_cle
             assert position.seq == log.seq
             assert position.void or not changed
             assert cleaned > base or bool(position.void) is changed
+
+
+def columns(**kinds: str) -> Columns:
+    fields = [{"name": name, "type": kind, "nullable": False, "metadata": {"x": 1}} for name, kind in kinds.items()]
+    return Columns(json.dumps({"type": "struct", "fields": fields}))
+
+
+def schema(**kinds: str) -> str:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def test_rows_that_fit_are_left_as_they_are() -> None:
+    rows = pa.table({"B": ["x"], "a": pa.array([1], pa.int64())})
+    assert columns(a="long", b="string").fitted(rows) is rows
+
+
+def test_what_they_lack_is_null_and_what_is_narrower_is_widened() -> None:
+    rows = pa.table({"A": pa.array([1], pa.int32())})
+    fitted = columns(a="long", b="string", c="timestamp").fitted(rows)
+    assert fitted.to_pylist() == [{"a": 1, "b": None, "c": None}]
+    assert fitted.schema.field("a").type == pa.int64()
+
+
+def test_what_a_table_takes_and_what_is_just_like_it() -> None:
+    held = columns(a="long", b="string")
+    assert held.match(schema(b="string", a="long"))
+    for other in (schema(a="long"), schema(A="integer"), schema(b="string", a="long")):
+        assert held.take(other)
+    for other in (schema(a="long", c="string"), schema(a="string"), schema(a="double")):
+        assert not held.take(other)
+        assert not held.match(other)

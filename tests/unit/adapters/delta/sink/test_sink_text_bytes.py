@@ -12,15 +12,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.rows.net_changes import inserts_of
-from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_described
+from iscp.adapters.delta.rows.row_keys import TableKeys
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
-from iscp.adapters.delta.sink.target_creation import create_target
+from iscp.adapters.delta.sink.target_write import DirectWriter, create_target, is_described
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.watermark import Watermark
-from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
+from iscp.ports.source import Rows
 from tests.fakes.text_bytes import texts
 
 BAD, FAR = b"\xff\xfeA", "\U0001f600".encode()

@@ -1,9 +1,15 @@
-"""How places of tables are spelled: local paths and places on S3, and what is refused."""
+"""How places of tables are spelled: local paths and places on S3, and what is refused.
+
+Names in a dataset are those that Lance itself gives.
+
+Tables are distinguished by the file system or bucket that they lie on, without touching them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -11,9 +17,24 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.log.commits import commit_file, table_exists
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.locations import local_path, place, refuse_no_path, s3_place
-from iscp.adapters.delta.storage.table_place import missing_parent
+from iscp.adapters.delta.storage.files import missing_parent
+from iscp.adapters.delta.storage.locations import (
+    DATASET_DIRECTORIES,
+    VERSIONS,
+    is_manifest,
+    local_path,
+    manifest_name,
+    manifest_version,
+    mount_points,
+    mount_types,
+    on_local_disk,
+    place,
+    refuse_no_path,
+    s3_place,
+    storage_place,
+)
 from iscp.core.values.errors import InvalidRequest, PermanentError
+from iscp.index.lance.word_counts import FOLDER
 
 
 @pytest.mark.parametrize(
@@ -128,3 +149,79 @@ def test_what_no_file_system_holds_is_no_path(path: str) -> None:
         DeltaCatalog().normalize(path)
     assert refused.value.remedy
     refuse_no_path(Path("/lake/" + "x" * 255))
+
+
+ROWS = pa.table({"id": range(100)})
+
+
+def test_manifests_have_the_names_that_lance_gives_them(tmp_path: Path) -> None:
+    for mode in ("create", "append", "append"):
+        lance.write_dataset(ROWS, str(tmp_path), mode=mode)
+    names = {path.name for path in (tmp_path / VERSIONS).glob("*.manifest")}
+    assert names == {manifest_name(version) for version in (1, 2, 3)}
+    assert {manifest_version(name) for name in names} == {1, 2, 3}
+
+
+def test_the_directories_of_an_index_are_all_known(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(ROWS, str(tmp_path))
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.delete("id = 3")
+    assert {FOLDER, *(path.name for path in tmp_path.iterdir())} == {*DATASET_DIRECTORIES}
+
+
+@pytest.mark.parametrize("name", ["latest_version_hint.json", "7.manifest", "d7.manifest", f"{2**64}.manifest", ""])
+def test_other_files_are_no_version(name: str) -> None:
+    assert manifest_version(name) is None
+
+
+def test_a_manifest_is_one_by_whatever_way_it_was_named(tmp_path: Path) -> None:
+    lance.write_dataset(ROWS, str(tmp_path / "old"), enable_v2_manifest_paths=False)
+    dataset = lance.write_dataset(ROWS, str(tmp_path / "new"))
+    lance.LanceDataset.commit(dataset, lance.LanceOperation.Append([]), read_version=1, detached=True)
+    found = [path.name for path in tmp_path.rglob("*.manifest")]
+    assert len(found) == 3
+    assert all(map(is_manifest, found))
+    assert {manifest_version(name) for name in found} == {1, None}
+    assert not is_manifest("latest_version_hint.json")
+
+
+LINES = (
+    "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw",
+    "30 22 0:5 / /proc rw - proc proc rw",
+    "31 22 0:44 / /mnt/a rw - nfs server:/a rw",
+    "32 31 0:45 / /mnt/a/deep rw - nfs server:/deep rw",
+    r"33 22 0:46 / /mnt/with\040blank rw - nfs server:/b rw",
+    "",
+)
+
+
+def test_file_systems_are_read_as_linux_lists_them_the_deepest_first() -> None:
+    assert mount_points(LINES) == ("/mnt/with blank", "/mnt/a/deep", "/mnt/a", "/proc")
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        ("/proc/self", "/proc"),
+        ("file:///proc/self", "/proc"),
+        ("/proc", "/proc"),
+        ("/procedures", "/"),
+        ("s3://lake/a/b", "s3://lake"),
+        ("s3a://lake/a", "s3://lake"),
+        ("", "/"),
+    ],
+)
+def test_a_table_lies_where_its_path_says(uri: str, place: str) -> None:
+    assert storage_place(uri) == place
+
+
+def test_only_a_file_system_that_no_other_machine_writes_to_is_a_local_disk() -> None:
+    assert mount_types(LINES) == {
+        "/": "ext4",
+        "/proc": "proc",
+        "/mnt/a": "nfs",
+        "/mnt/a/deep": "nfs",
+        "/mnt/with blank": "nfs",
+    }
+    assert not on_local_disk("/proc/self")
+    assert not on_local_disk("s3://lake/a")

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings, default_conf
-from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, table_options
-from iscp.adapters.delta.storage.s3_settings import LOG_STORE, enter_s3, s3_conf, s3_environ
+from iscp.adapters.delta.storage.s3_settings import (
+    BUCKETS_VARIABLE,
+    LOG_STORE,
+    enter_s3,
+    s3_conf,
+    s3_environ,
+    table_options,
+)
 from iscp.core.settings.config import BucketConfig, S3Config
 from iscp.core.values.errors import ConfigurationError
 

@@ -1,4 +1,7 @@
-"""The attempts of a call, whatever nodes answer: within their time, and never again what is to be done once."""
+"""The attempts of a call, whatever nodes answer: within their time, and never again what is to be done once.
+
+Which of several nodes a client calls: whoever answers, on and on; who failed is avoided for a while.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from hypothesis import strategies as st
 from iscp.adapters.grpc.channel.attempts import (
     BACKOFF_MAX_S,
     BACKOFF_S,
+    ENDPOINT_AVOIDED_S,
     NOTICE_AFTER_S,
     Attempts,
     CallBounds,
+    EndpointChannel,
+    Endpoints,
 )
-from iscp.adapters.grpc.channel.endpoints import Endpoints
 from iscp.core.values.errors import (
     Conflict,
     ErrorCode,
@@ -29,7 +34,7 @@ from iscp.core.values.errors import (
     TimedOut,
     Unavailable,
 )
-from tests.unit.adapters.grpc.channel.test_retrying_caller import Refused
+from tests.unit.adapters.grpc.channel.test_silent_calls_retrying_caller import Refused
 
 RETRIED = (None, Unavailable("busy"), NotOwner("no owner"), LeaseLost("gone"), OutcomeUnknown("perhaps"))
 FINAL = (
@@ -165,3 +170,55 @@ def test_a_call_with_a_time_of_its_own_has_all_of_it_at_one_node() -> None:
     assert attempts.begin(0.0) == {"endpoint": "a:1", "timeout": 10.0}
     with pytest.raises(TimedOut):
         attempts.pause_s(Late(), 5.0)
+
+
+def test_who_answers_is_called_on_and_on_and_who_fails_is_avoided_for_a_while() -> None:
+    endpoints = Endpoints(("a:1", "b:1", "c:1"))
+    assert endpoints.choose(0.0) == "a:1"
+    endpoints.avoid("a:1", 0.0)
+    assert endpoints.choose(0.1) == "b:1"
+    assert endpoints.choose(2 * ENDPOINT_AVOIDED_S) == "b:1"
+    endpoints.avoid("b:1", 2 * ENDPOINT_AVOIDED_S)
+    assert endpoints.choose(2 * ENDPOINT_AVOIDED_S) == "a:1"
+
+
+def test_where_all_have_failed_the_first_that_did_is_called() -> None:
+    endpoints = Endpoints(("a:1", "b:1"))
+    endpoints.avoid("b:1", 0.0)
+    endpoints.avoid("a:1", 1.0)
+    assert endpoints.choose(2.0) == "b:1"
+    endpoints.avoid("b:1", 3.0)
+    assert endpoints.choose(4.0) == "a:1"
+
+
+def test_one_node_alone_is_never_avoided() -> None:
+    endpoints = Endpoints(("a:1",))
+    endpoints.avoid("a:1", 0.0)
+    assert endpoints.choose(0.0) == "a:1"
+
+
+class Channel:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def unary_unary(self, name: str) -> object:
+        return lambda request, timeout: (self.address, name, request, timeout)
+
+
+def test_a_channel_is_opened_with_the_first_call_to_its_node() -> None:
+    opened: list[str] = []
+
+    def open_channel(address: str) -> Channel:
+        opened.append(address)
+        return Channel(address)
+
+    channel = EndpointChannel(("a:1", "b:1"), open_channel)
+    method = channel.unary_unary("/Admin/GetJob")
+    assert opened == []
+    assert method("x", timeout=1.0, endpoint="b:1") == ("b:1", "/Admin/GetJob", "x", 1.0)
+    assert method("y", timeout=1.0, endpoint="b:1")[2] == "y"
+    assert method("z", timeout=1.0)[0] == "a:1"
+    assert opened == ["b:1", "a:1"]
+    assert [each.address for each in channel.drain()] == ["b:1", "a:1"]
+    with pytest.raises(ValueError, match="closed"):
+        channel.unary_unary("/Admin/ListJobs")("x", endpoint="a:1")

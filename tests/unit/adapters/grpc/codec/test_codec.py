@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire, cluster_to_wire
-from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB
-from iscp.adapters.grpc.codec.request_messages import (
+from iscp.adapters.grpc.codec.api_messages import (
+    HISTORY_ENTRY,
+    JOB,
     JOB_FILTER,
     JOB_NAME,
     JOB_UPDATE,
     REGISTER_RESULT,
     REGISTRATION,
+    cluster_from_wire,
+    cluster_to_wire,
     filter_from_wire,
 )
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest, UpdateRequest
 from iscp.core.api.api_views import ClusterView, JobView, RegisterResult
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures
 from iscp.core.job.job_row import JobStatus
-from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.values.errors import InvalidRequest, PermanentError
 from iscp.core.values.progress import RunProgress
 from iscp.core.values.untrusted_values import AT_S_MOST, COUNT_MOST, printable

@@ -20,7 +20,7 @@ from iscp.adapters.grpc.codec.message_codec import (
     to_message,
     to_request,
 )
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.adapters.tls.tls_files import FORMAT_VERSION
 from iscp.core.values.errors import InvalidRequest, PermanentError
 from iscp.wire.v1 import admin_pb2 as pb
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc.codec import node_messages as wire
-from iscp.adapters.grpc.codec.quarantine import Quarantine
+from iscp.adapters.grpc.codec.node_messages import Quarantine
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Alive,
@@ -28,10 +28,9 @@ from iscp.coordination.protocol.messages import (
     Sync,
     VersionAge,
 )
-from iscp.core.build.build_request import BuildRequest
-from iscp.core.job.iteration import HistoryEntry
+from iscp.core.build.build_task import BuildRequest
+from iscp.core.job.iteration import SECONDS_MOST, HistoryEntry, Usage, UsagePart
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.progress import UNKNOWN, SnapshotSize
 from iscp.core.values.untrusted_values import AT_S_MOST, COUNT_MOST, printable

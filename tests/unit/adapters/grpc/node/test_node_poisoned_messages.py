@@ -16,14 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.log_schema import history_table, job_rows, log_table
-from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.codec.quarantine import Quarantine
-from iscp.adapters.grpc.node.framing import FrameReader, WaitingMessages, cut
+from iscp.adapters.grpc.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.node.node_server import FrameReader, WaitingMessages, cut
 from iscp.coordination.invariants import check_owner, check_worker
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import RecordCheckpoint, StartShard, UpdateShard
-from iscp.coordination.protocol.events import Elected, ElectionChecked, FromNode, FromOwner, Recorded, Tick
+from iscp.coordination.protocol.events import (
+    Elected,
+    ElectionChecked,
+    FromNode,
+    FromOwner,
+    RecordCheckpoint,
+    Recorded,
+    StartShard,
+    Tick,
+    UpdateShard,
+)
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Alive,
@@ -46,8 +54,7 @@ from iscp.core.job.job_row import JobState, JobStatus, Reason, apply_report
 from iscp.core.job.start_rule import ProbeState
 from iscp.core.settings.config import BackoffConfig, ProbeConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
-from iscp.core.values.ids import ShardId, TableEpoch
-from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ids import Leader, NodeRecord, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.loopback import TIMES, entry, job, report
