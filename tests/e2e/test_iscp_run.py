@@ -177,13 +177,14 @@ def test_a_signal_while_spark_starts_ends_the_run_and_the_start(project: Project
     (project.root / "views.sql").write_text(VIEW)
     tables = ("views.sql", "--table", f"orders={project.orders}", "--target-root", str(project.root))
     child = project.start(*tables, *(["--watch"] if watch else []), java={"JAVA_HOME": str(home)})
-    wait_for("Java has started", lambda: (home / "pid").is_file() and (home / "pid").read_text() != "", TIMEOUT_S)
+    pid = home / "pid"
+    wait_for("Java has started", lambda: child.poll() is not None or (pid.is_file() and pid.read_text()), TIMEOUT_S)
     child.send_signal(signal.SIGTERM)
     said = project.end(child, 0 if watch else 128 + signal.SIGTERM)
     assert said.get("totals", {"error_code": ErrorCode.CANCELED})["error_code"] == ErrorCode.CANCELED
     if not watch:
         assert (said["totals"]["spark"], said["totals"]["started_spark"]) == ("its query is analyzed", False)
-    assert gone_within(int((home / "pid").read_text()), 5)
+    assert gone_within(int(pid.read_text()), 5)
     assert list((project.root / "tmp").iterdir()) == []
 
 

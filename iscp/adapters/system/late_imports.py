@@ -42,6 +42,9 @@ class LateModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # who only looks what this is needs no module
             raise AttributeError(name)
+        # The package comes first, whole. Its parts import each other in circles, so that threads which begin with
+        # different parts would each see some of them half made (ImportError).
+        import_module(self._late_name.partition(".")[0])
         found = getattr(import_module(self._late_name), name)
         setattr(self, name, found)
         return found

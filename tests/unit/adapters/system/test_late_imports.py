@@ -23,6 +23,31 @@ def test_a_module_is_imported_when_a_name_is_used() -> None:
     assert shown.split() == ["False", "True", "bigint"]
 
 
+AT_ONCE = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from iscp.adapters.system.late_imports import A, E, F, T
+sys.setswitchinterval(1e-6)
+begin = Barrier(4)
+
+def use(module, name):
+    begin.wait()
+    return getattr(module, name).__name__
+
+with ThreadPoolExecutor(4) as threads:
+    uses = [(T, "LongType"), (F, "col"), (A, "to_arrow_type"), (E, "PySparkException")]
+    print(*threads.map(use, *zip(*uses)))
+"""
+
+
+def test_threads_that_first_use_parts_of_one_package_at_once_see_all_of_it() -> None:
+    """Parts of pyspark import each other in circles: without an order most of these runs end by an ImportError."""
+    for _ in range(3):
+        run = subprocess.run([sys.executable, "-c", AT_ONCE], capture_output=True, text=True, check=False)
+        assert (run.stdout.split(), run.stderr) == (["LongType", "col", "to_arrow_type", "PySparkException"], "")
+
+
 def test_names_are_those_of_the_module() -> None:
     from pyspark.sql import types
 
