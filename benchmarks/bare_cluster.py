@@ -27,9 +27,9 @@ from iscp.adapters.tls.development_authority import CertificateKind, Certificate
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.bootstrap.configuration.settings import to_toml
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_changes import Register
 from iscp.core.access.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
-from iscp.core.job.job_row import JobRow
+from iscp.core.job.job_row import JobRow, Registration
 from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import IscpError

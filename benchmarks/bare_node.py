@@ -69,9 +69,9 @@ from iscp.ports.engine import NodeLog
 from iscp.ports.source import NothingHeld
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.job_views import DeadLetterReader, JobViews, JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator, Resharder
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.admin.retention_watch import SourceReleases
 from iscp.runtime.loop.threads import THREADS, collect_rarely
 from iscp.runtime.node.node import Closes, LeaseKeeper, Node, NodeParts

@@ -35,9 +35,9 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume
+from iscp.coordination.jobs.job_changes import Pause, Register, Resume
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.job.job_row import JobRow, JobStatus, LogEntry
+from iscp.core.job.job_row import JobRow, JobStatus, LogEntry, Registration
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey

@@ -59,7 +59,7 @@ from iscp.runtime.metrics.metering import NodeCounts
 from iscp.runtime.node.node import Node, NodeParts, RunsBesideOwner, Server
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_events import EventCollector
-from iscp.runtime.reads.read_services import hanging_reads
+from iscp.runtime.reads.account_turns import hanging_reads
 from iscp.views.analysis.separate_analysis import SeparateAnalysis, settings_apart
 
 

@@ -69,9 +69,9 @@ from iscp.runtime.access.known_callers import AuditWriter, CertificateCaller, Kn
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.admin_service import OwnerAdmin, lagging_jobs
 from iscp.runtime.admin.cluster_views import ClusterViews
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.admin.retention_watch import RetentionWatch, SourceReleases
 from iscp.runtime.builds.builder_loop import BuilderAccess, BuilderLoop, BuildWorkerLoop, TracedRangeBuilder, plan_of
 from iscp.runtime.iteration.iteration_ports import IterationPorts

@@ -1,7 +1,4 @@
-"""Compose what runs the shards that a node takes in, and probes their targets.
-
-Compose what iterations are carried out with: on a node, and in a process that has none.
-"""
+"""Compose what runs the shards that a node takes in, and probes their targets."""
 
 from __future__ import annotations
 
@@ -11,15 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import get_args
 
 from iscp.adapters.delta.log.directory_notices import DirectoryNotices
-from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark, SparkAccess
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.staging import DeltaRetainedCommits
-from iscp.adapters.delta.source.change_source import DeltaChangeSource, DeltaProbe
-from iscp.adapters.delta.source.delta_catalog import DeltaRetentionHold, property_setter
-from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.foundation import Foundation, compose_places
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.protocol.events import Reports, ShardOrder
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
@@ -30,11 +23,9 @@ from iscp.core.values.progress import RunProgress
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.ports.catalog import LogProbe
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.engine import Engine, NodeLog
-from iscp.ports.source import RetentionHold
-from iscp.ports.system import Clock, Failpoints
+from iscp.ports.engine import NodeLog
 from iscp.runtime.builds.builder_loop import BuildWorkerLoop
-from iscp.runtime.iteration.iteration_ports import SINKS_CACHED_MAX, HoldPlacer, IterationPorts, SinkPool
+from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts
 from iscp.runtime.metrics.metering import HistoryMeter, MeteredRunner
 from iscp.runtime.node.node import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
@@ -46,48 +37,6 @@ from iscp.runtime.worker.worker_loop import LocalCalls, VerifyDesk, WorkerLoop
 
 LOG_PROBES: Mapping[TargetLog, LogProbe] = {TargetLog.DELTA: DeltaProbe(), TargetLog.LANCE: VersionProbe()}
 """The probe for each kind of log that a target may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableAccess:
-    """The access to sources and sinks. Changes and tables of more than `direct_bytes_max` bytes are read by Spark."""
-
-    spark: SparkAccess
-    clock: Clock
-    failpoints: Failpoints
-    direct_bytes_max: int
-
-    def engine(self) -> Engine:
-        """Return the engine of iterations, which starts nothing that was not needed yet."""
-        spark = self.spark
-        return DeferredEngine(spark) if isinstance(spark, DeferredSpark) else SparkEngine(spark.root, spark.new_session)
-
-    def source(self) -> DeltaChangeSource:
-        root = self.spark.root
-        return DeltaChangeSource(self.direct_bytes_max, table_opener(root), state_loader(root), file_lister(root))
-
-    def sinks(
-        self, source: DeltaChangeSource, check: Callable[[str], str], cached_max: int = SINKS_CACHED_MAX
-    ) -> SinkPool:
-        """Return the pool of sinks; `check` lets a target pass before anything is opened there, or raises."""
-        load_state = state_loader(self.spark.root)
-        return SinkPool(
-            lambda uri: DeltaSink(uri, self.failpoints, load_state),
-            check,
-            self.clock,
-            self.failpoints,
-            source,
-            cached_max,
-        )
-
-    def target_probes(self, kinds: Callable[[str], ConsumerKind]) -> TargetProbes:
-        """Return probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
-        cached.
-        """
-        return TargetProbes(LOG_PROBES, kinds, self.sinks(self.source(), lambda uri: uri, cached_max=0))
-
-    def holds(self, source: DeltaChangeSource) -> RetentionHold:
-        return DeltaRetentionHold(source.properties, property_setter(self.spark.root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +131,15 @@ def compose_engine(
     )
 
 
+def target_probes(tables: TableAccess, kinds: Callable[[str], ConsumerKind]) -> TargetProbes:
+    """Return probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
+    cached.
+    """
+    return TargetProbes(LOG_PROBES, kinds, tables.sinks(tables.source(), lambda uri: uri, cached_max=0))
+
+
 def compose_target_probes(foundation: Foundation) -> TargetProbes:
-    return _table_access(foundation).target_probes(foundation.kinds.kind)
+    return target_probes(_table_access(foundation), foundation.kinds.kind)
 
 
 def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) -> IterationPorts:

@@ -16,7 +16,7 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.job_maker import RequestValidator
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.owner.checkpoint_saver import ProgressSignal
 from iscp.runtime.worker.worker_loop import VerifyDesk
 from tests.fakes.catalog import FakeCatalog

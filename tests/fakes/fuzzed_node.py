@@ -28,9 +28,10 @@ from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.ports.system import Clock
 from iscp.runtime.access.known_callers import TokenService
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
-from iscp.runtime.reads.read_services import AccountTurns, JobSearch, NodeFeeds, TurnBounds, feed_turns, owners_jobs_at
+from iscp.runtime.admin.request_validator import RequestValidator
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.read_services import JobSearch, NodeFeeds, feed_turns, owners_jobs_at
 from iscp.runtime.worker.worker_loop import VerifyDesk
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides

@@ -15,8 +15,8 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register, Registration
-from iscp.core.job.job_row import JobRow
+from iscp.coordination.jobs.job_changes import Register
+from iscp.core.job.job_row import JobRow, Registration
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import IscpError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_changes import Register
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow
+from iscp.core.job.job_row import JobRow, Registration
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey, ShardId
 from tests.fakes.owner import OwnerWorld

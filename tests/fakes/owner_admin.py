@@ -13,8 +13,8 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import NothingHeld, RetentionHold
 from iscp.ports.system import Clock
 from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.admin.retention_watch import SourceReleases
 from iscp.runtime.owner.checkpoint_saver import ProgressSignal
 from iscp.runtime.owner.job_log_writer import LogWriter

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, get_args, get_origin
 
-from iscp.bootstrap.configuration.settings import NOT_SETTINGS, variable
 from iscp.core.settings.config import Setting, settings
+from iscp.core.settings.variables import NOT_SETTINGS, setting_variable
 from tests.limits import number_text
 from tests.site.tables import code, plain, table
 
@@ -48,7 +48,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
     default = "(required)" if setting.required else code(default_text(setting.default))
     return (
         code(setting.path),
-        code(variable(setting.path)),
+        code(setting_variable(setting.path)),
         kind_text(setting.kind) + bounds,
         default,
         plain(setting.text),

@@ -35,7 +35,7 @@ from iscp.adapters.etcd.watched_keys import (
     BuildKeys,
     TokenKeys,
 )
-from iscp.bootstrap.configuration.settings import NOT_SETTINGS, load_settings, variable
+from iscp.bootstrap.configuration.settings import load_settings
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli as iscp_admin
 from iscp.cli.job.job_file import read_jobs
@@ -52,6 +52,7 @@ from iscp.core.job.job_row import JobStatus
 from iscp.core.job.start_rule import Comparison, Sample
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.settings.config import settings
+from iscp.core.settings.variables import NOT_SETTINGS, setting_variable
 from iscp.core.values.errors import ErrorCode
 from tests.chart.values_file import CHART, read_values
 from tests.limits import main as limits
@@ -265,7 +266,7 @@ def test_every_setting_event_and_failpoint_exists(document: Path) -> None:
 
 @each_document
 def test_every_variable_is_read(document: Path) -> None:
-    known = {variable(each.path) for each in settings()} | NOT_SETTINGS
+    known = {setting_variable(each.path) for each in settings()} | NOT_SETTINGS
     named = set(re.findall(r"`(ISCP_[A-Z_0-9]+)", document.read_text()))
     assert {name for name in named - known if not re.search(r"_SERVICE_|_PORT_", name)} == set()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from iscp.core.settings.variables import TLS_VARIABLES
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.untrusted_values import SettingFault, require
 
@@ -159,7 +160,6 @@ def _alternative_names(certificate: x509.Certificate, kind: type[Any]) -> list[A
     return found.get_values_for_type(kind)
 
 
-TLS_VARIABLES = ("ISCP_CA_FILE", "ISCP_CERT_FILE", "ISCP_KEY_FILE", "ISCP_SERVER_NAME")
 RENEW = "Get another one (`iscp certs` makes them for development)"
 
 

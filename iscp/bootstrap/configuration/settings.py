@@ -11,7 +11,6 @@ Make the settings of Spark from those of a node.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -21,28 +20,16 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings
-from iscp.adapters.delta.storage.s3_settings import BUCKETS_VARIABLE, bucket_faults
+from iscp.adapters.delta.storage.s3_settings import bucket_faults
 from iscp.adapters.system.small_files import read_toml
 from iscp.adapters.tls.certificate_watch import certificate_faults
-from iscp.adapters.tls.tls_files import TLS_VARIABLES
 from iscp.bootstrap.index_parts import embedder_key_faults
 from iscp.core.settings.config import NodeConfig, Setting, settings
 from iscp.core.settings.config_faults import faults, range_fault
+from iscp.core.settings.variables import NOT_SETTINGS, VARIABLE_PREFIX, is_service_link, setting_variable
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.untrusted_values import SettingFault, name_hint
 
-VARIABLE_PREFIX = "ISCP_"
-NOT_SETTINGS = frozenset(
-    {
-        *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
-        *("ISCP_ACCOUNT", BUCKETS_VARIABLE, "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
-    }
-)
-"""Variables of ours that are read elsewhere."""
-
-
-# A service named iscp makes Kubernetes set these in every pod of its namespace.
-_SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
 # Of buckets and embedders too: somebody may write the key where its file is to be named.
 _SECRET = frozenset({"embedders", "etcd.password", "notify.webhooks", "storage.s3.buckets"})
 _UNKNOWN = "Remove it, or see docs/configuration.md"
@@ -89,11 +76,6 @@ def check_files(config: NodeConfig, environ: Mapping[str, str]) -> NodeConfig:
     if found := [*certificate_faults(config), *buckets, *embedder_key_faults(config)]:
         raise _error(found)
     return config
-
-
-def variable(path: str) -> str:
-    """Return the variable that sets `path`."""
-    return VARIABLE_PREFIX + path.replace(".", "__").upper()
 
 
 def to_toml(config: NodeConfig) -> str:
@@ -151,7 +133,7 @@ def _read_table(table: Mapping[str, Any], parent: str, known: Mapping[str, Setti
 
 
 def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], reading: _Reading) -> None:
-    by_name = {variable(path): setting for path, setting in known.items()}
+    by_name = {setting_variable(path): setting for path, setting in known.items()}
     for name in sorted(environ):
         if not name.startswith(VARIABLE_PREFIX) or name in NOT_SETTINGS:
             continue
@@ -161,7 +143,7 @@ def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], re
             except (ValueError, RecursionError) as error:  # the last: nested too deep
                 reading.faults.append(SettingFault(name, f"is not JSON: {error}", f"Write {_example(setting)}"))
                 reading.values.pop(setting.path, None)
-        elif not _SERVICE_LINK.fullmatch(name):
+        elif not is_service_link(name):
             hint = name_hint(name, by_name, VARIABLE_PREFIX)
             reading.faults.append(SettingFault(name, "is not a setting", hint or _UNKNOWN))
 
@@ -194,8 +176,10 @@ def _validate(known: Mapping[str, Setting], reading: _Reading) -> dict[str, Any]
     for path, setting in known.items():
         values[path] = "missing" if setting.required else setting.default
         if path not in reading.values:
-            if setting.required and not any(fault.path == variable(path) for fault in reading.faults):
-                reading.faults.append(SettingFault(path, "is missing", f"{setting.text}; {variable(path)} sets it too"))
+            if setting.required and not any(fault.path == setting_variable(path) for fault in reading.faults):
+                reading.faults.append(
+                    SettingFault(path, "is missing", f"{setting.text}; {setting_variable(path)} sets it too")
+                )
             continue
         try:
             value = _adapter(setting.kind).validate_python(reading.values[path])

@@ -25,17 +25,17 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.small_files import scratch_directory
 from iscp.adapters.system.trigger_registry import TriggerRegistry
-from iscp.bootstrap.configuration.settings import NOT_SETTINGS, VARIABLE_PREFIX
 from iscp.bootstrap.index_parts import index_services
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.self_tests import check_of_targets
-from iscp.bootstrap.shard_parts import TableAccess
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.start_rule import VerifyReport
 from iscp.core.query.query_plan import QueryExplanation
 from iscp.core.run.run_plan import JobSelection, NamedJob, RunPlan, Wanted
 from iscp.core.run.run_result import JobForecast
 from iscp.core.settings.config import JobLogConfig, NodeConfig, ProbeConfig, is_local_master
+from iscp.core.settings.variables import sets_any
 from iscp.core.spec.spec import tags_of
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import Refusals
@@ -76,15 +76,11 @@ def local_settings(
     file: Path | None, environ: Mapping[str, str] = os.environ, *, following: bool = False
 ) -> NodeConfig:
     """Return the settings of `file`, if there is one, and of the variables. Raises ConfigurationError."""
-    if file is None and not _any_setting(environ):
+    if file is None and not sets_any(environ):
         return FOLLOWING if following else DEFAULTS  # at once: pydantic is not loaded
     from iscp.bootstrap.configuration.settings import check_files, load_settings
 
     return check_files(load_settings(file, {**environ, **_NOT_HERE}), environ)
-
-
-def _any_setting(environ: Mapping[str, str]) -> bool:
-    return any(name.startswith(VARIABLE_PREFIX) and name not in NOT_SETTINGS for name in environ)
 
 
 class LocalSpark:

@@ -18,7 +18,8 @@ from iscp.adapters.delta.sessions.deferred_spark import SparkAccess
 from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import NodeSearch
-from iscp.bootstrap.shard_parts import TableAccess
+from iscp.bootstrap.iteration_parts import TableAccess
+from iscp.bootstrap.shard_parts import target_probes
 from iscp.consumers.index.index_services import IndexServices
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.coordination.schedule.schedule_machine import Schedule
@@ -243,7 +244,7 @@ def compose_watch(
         random.random,
         evaluate_trigger=TriggerRegistry(config.triggers.allow).evaluate,
     )
-    scheduler = Scheduler(schedule, DeltaProbe(), tables.target_probes(kinds), clock, end)
+    scheduler = Scheduler(schedule, DeltaProbe(), target_probes(tables, kinds), clock, end)
     runner = Runner(ports, config.bounds, on_committed=commit)
     executor = Executor(
         runner,

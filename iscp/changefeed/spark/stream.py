@@ -33,7 +33,6 @@ from iscp.adapters.delta.log.table_opening import bring_up, list_again, open_del
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import on_s3, place
-from iscp.adapters.delta.storage.s3_settings import BUCKETS_VARIABLE
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import ULID_BYTES, Cursor, parse_ulid, ulid_text
@@ -42,6 +41,7 @@ from iscp.changefeed.spark.partition import FeedPart, part_columns, read_part
 from iscp.changefeed.table.feed_schema import SHARD, ULID_TEXT
 from iscp.changefeed.table.feed_table import FeedTable, read_purged
 from iscp.changefeed.table.page_reader import BEFORE_ALL, BEHIND_ALL, FeedFile, FeedFiles, overlapping
+from iscp.core.settings.variables import BUCKETS_VARIABLE
 from iscp.core.values.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.configuration.settings import variable
 from iscp.cli.demo import lake
 from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
 from iscp.cli.demo.lake import SEARCHES, Day, Search, Sources, version
@@ -37,6 +36,7 @@ from iscp.cli.shell.terminal import console_of, grid, plain, print_on
 from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import SearchAnswer
 from iscp.core.api.api_views import ClusterView, JobView, NodeView
+from iscp.core.settings.variables import setting_variable
 from iscp.core.values.errors import IscpError, TemporaryError
 from iscp.index.search.search_library import search
 
@@ -163,7 +163,7 @@ CATCH_UP_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 180.0
 HITS = 2
 """Hits that each search shows."""
-SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1"}
+SHORT_LEASES = {setting_variable("etcd.lease_ttl_s"): "5", setting_variable("etcd.margin_s"): "1"}
 """Leases that are short, as a node that dies is to be noticed soon if nodes die all the time."""
 
 

@@ -38,8 +38,9 @@ from iscp.adapters.system.http_exchange import free_port, is_free
 from iscp.adapters.system.small_files import private_directory
 from iscp.adapters.tls.certificate_watch import CertificateWatch, certificate_watch
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml, variable
+from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml
 from iscp.core.settings.config import ADMIN_PORT, PAGE_PORT, EtcdConfig, JobLogConfig, NodeConfig, PageConfig
+from iscp.core.settings.variables import setting_variable
 from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
 from iscp.core.values.ids import WIRE_FORMAT
 from iscp.ports.system import Clock
@@ -581,7 +582,7 @@ def node_environ(environ: Mapping[str, str], number: int = 0) -> dict[str, str]:
     A port that a variable names is the first node's; each further node has the next one. Raises ConfigurationError
     where there is no such port.
     """
-    ours, shared = ({variable(path) for path in paths} for paths in (_OURS, _PORTS_OF_ALL))
+    ours, shared = ({setting_variable(path) for path in paths} for paths in (_OURS, _PORTS_OF_ALL))
     given = {name: value for name, value in environ.items() if name not in ours}
     return {name: _next_port(name, value, number) if name in shared else value for name, value in given.items()}
 

@@ -36,7 +36,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import chain, islice
 from operator import attrgetter
 
@@ -45,7 +44,6 @@ from iscp.core.job.job_row import (
     JobReport,
     JobRow,
     JobState,
-    JobStatus,
     LogEntry,
     Reason,
     apply_report,
@@ -254,40 +252,6 @@ def _names(row: JobRow) -> set[str]:
 
 def _followed(row: JobRow) -> tuple[str, ...]:
     return () if (followed := row.source_id) == row.key.table_id else (followed,)
-
-
-_DIGITS = 16
-
-
-def copy_id(table_id: str, uri: str) -> str:
-    """Return the id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
-    return f"{table_id}@{sha256(uri.encode()).hexdigest()[:_DIGITS]}"
-
-
-def with_own_table_id(
-    row: JobRow, find: Callable[[JobKey], JobRow | None], uri_of: Callable[[str], str | None]
-) -> JobRow:
-    """Return a job to be registered, under the id of its table among those of the copies.
-
-    `find` gives the row of a key, `uri_of` where the jobs of a table id lie (None: there are none).
-    """
-    ids = (row.key.table_id, copy_id(row.source_id, row.table_uri))
-    for table_id in ids:
-        there = find(row.key._replace(table_id=table_id))
-        if there is not None and there.table_uri == row.table_uri:
-            return of_table(row, table_id)
-    return of_table(row, next((each for each in ids if uri_of(each) in (None, row.table_uri)), ids[1]))
-
-
-def of_table(row: JobRow, table_id: str) -> JobRow:
-    """Return a new job known by `table_id`, though the id in its table's metadata is the one that it had so far."""
-    if table_id == row.key.table_id:
-        return row
-    followed = row.source_id
-    status = JobStatus(source_id="" if followed == table_id else followed)
-    return row._replace(
-        key=row.key._replace(table_id=table_id), status_json=status.to_json() if status.source_id else ""
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import assert_never
 
-from iscp.coordination.jobs.job_book import JobBook, Places, RequestKey, target_of, with_letters, with_own_table_id
+from iscp.coordination.jobs.job_book import JobBook, Places, RequestKey, target_of, with_letters
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import Deletion, JobRow, JobState, JobStatus, LogEntry, Reason, combined
+from iscp.core.job.job_row import (
+    Deletion,
+    JobRow,
+    JobState,
+    JobStatus,
+    LogEntry,
+    Reason,
+    Registration,
+    combined,
+    with_own_table_id,
+)
 from iscp.core.job.registration_id import id_of_successor
 from iscp.core.rows import key_ranges
 from iscp.core.rows.key_ranges import WHOLE
@@ -135,21 +145,6 @@ def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:
         row._replace(key=row.key.of_range(each), job_id=ranged_job_id(row.job_id, each), origin=row.job_id)
         for each in sorted(ranges)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
-
-    `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
-    for each range. `warning` goes into the answer.
-    """
-
-    row: JobRow
-    request_id: str = ""
-    shared_target: bool = False
-    sharded: bool = False
-    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ Show a job whose table is cut into ranges, with a row for each of them, as the o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from iscp.core.build.build_task import BuildRequest, exact_build, parse_build
@@ -434,3 +435,52 @@ def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
 
 _BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
 _REASONS = (Reason.NONE, Reason.BUILDING, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
+
+    `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
+    for each range. `warning` goes into the answer.
+    """
+
+    row: JobRow
+    request_id: str = ""
+    shared_target: bool = False
+    sharded: bool = False
+    warning: str = ""
+
+
+def with_own_table_id(
+    row: JobRow, find: Callable[[JobKey], JobRow | None], uri_of: Callable[[str], str | None]
+) -> JobRow:
+    """Return a job to be registered, under the id of its table among those of the copies.
+
+    `find` gives the row of a key, `uri_of` where the jobs of a table id lie (None: there are none).
+    """
+    ids = (row.key.table_id, copy_id(row.source_id, row.table_uri))
+    for table_id in ids:
+        there = find(row.key._replace(table_id=table_id))
+        if there is not None and there.table_uri == row.table_uri:
+            return of_table(row, table_id)
+    return of_table(row, next((each for each in ids if uri_of(each) in (None, row.table_uri)), ids[1]))
+
+
+def of_table(row: JobRow, table_id: str) -> JobRow:
+    """Return a new job known by `table_id`, though the id in its table's metadata is the one that it had so far."""
+    if table_id == row.key.table_id:
+        return row
+    followed = row.source_id
+    status = JobStatus(source_id="" if followed == table_id else followed)
+    return row._replace(
+        key=row.key._replace(table_id=table_id), status_json=status.to_json() if status.source_id else ""
+    )
+
+
+def copy_id(table_id: str, uri: str) -> str:
+    """Return the id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
+    return f"{table_id}@{sha256(uri.encode()).hexdigest()[:COPY_DIGITS]}"
+
+
+COPY_DIGITS = 16

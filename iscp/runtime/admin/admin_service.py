@@ -37,8 +37,8 @@ from iscp.core.values.errors import InvalidRequest, JobNotFound, OutcomeUnknown,
 from iscp.core.values.ids import JobKey
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.job_views import JobLookup, JobViews, JobWaiter, shards_of
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.admin.retention_watch import SourceReleases
 from iscp.runtime.loop.threads import retry_conflicts
 from iscp.runtime.owner.job_log_writer import LogWriter

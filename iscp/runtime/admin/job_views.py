@@ -51,7 +51,7 @@ from iscp.runtime.owner.checkpoint_saver import ProgressSignal
 from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.reads.read_services import AccountTurns, TargetReads, TurnBounds, at_work_for
+from iscp.runtime.reads.account_turns import AccountTurns, TargetReads, TurnBounds, at_work_for
 
 FIGURES_READ_S = 2.0
 """Seconds that reading the figures of a target may take; they are left out of an answer that would take longer."""

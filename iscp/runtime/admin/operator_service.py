@@ -55,8 +55,8 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.admin.admin_service import answer_of
 from iscp.runtime.admin.cluster_views import LogReader
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.job_views import JobLookup
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.loop.threads import retry_conflicts
 from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients

@@ -22,7 +22,7 @@ from iscp.ports.source import RetentionHold
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.loop.threads import THREADS, PacedThread
-from iscp.runtime.reads.read_services import AccountTurns, TargetReads, TurnBounds
+from iscp.runtime.reads.account_turns import AccountTurns, TargetReads, TurnBounds
 
 log = logging.getLogger(__name__)
 

@@ -21,14 +21,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, get_args
 
-from iscp.coordination.jobs.job_book import with_own_table_id
 from iscp.coordination.protocol.events import Reports, Seen, StartShard, UpdateShard
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, WorkerNews
 from iscp.core.api.api_views import JobView
 from iscp.core.build.build_progress import BuildStage, BuildView
 from iscp.core.job.iteration import HistoryEntry, JobOutcome, SparkNeed, joined_needs
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, with_own_table_id
 from iscp.core.run.run_plan import RunPlan
 from iscp.core.run.run_result import ResultState, RunResult, with_need, words_of_a_run
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, JobNotFound, TableNotFound, TemporaryError

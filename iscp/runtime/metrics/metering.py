@@ -54,7 +54,7 @@ from iscp.runtime.admin.job_views import TargetFigures, is_late
 from iscp.runtime.loop.threads import THREADS, PacedThread
 from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.reads.read_services import TargetReads
+from iscp.runtime.reads.account_turns import TargetReads
 
 UNKNOWN = "unknown"
 """The kind of a job whose spec cannot be read."""

@@ -45,7 +45,7 @@ from iscp.runtime.iteration.iteration_ports import (
     record_failure,
 )
 from iscp.runtime.loop.threads import retry_conflicts
-from iscp.runtime.reads.read_services import refuse_deadly
+from iscp.runtime.reads.account_turns import refuse_deadly
 
 OneOutcome = TypeVar("OneOutcome", JobOutcome, JobOutcome | None)
 

@@ -29,9 +29,9 @@ from iscp.adapters.delta.joblog.log_schema import FORMAT, LOG_SCHEMA
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_changes import Register
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow, JobState, LogEntry, Reason
+from iscp.core.job.job_row import JobRow, JobState, LogEntry, Reason, Registration
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.values.errors import (
     ConfigurationError,

@@ -27,9 +27,9 @@ from iscp.adapters.delta.joblog.fenced_table import (
 )
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Request, Resume, Unregister
+from iscp.coordination.jobs.job_changes import Pause, Register, Request, Resume, Unregister
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry
+from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry, Registration
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError
 from iscp.core.values.ids import JobKey

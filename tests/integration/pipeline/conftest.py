@@ -24,12 +24,12 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.configuration.settings import variable
-from iscp.bootstrap.shard_parts import TableAccess
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.config import DIRECT_BYTES_MAX, BuildConfig
+from iscp.core.settings.variables import setting_variable
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
@@ -65,7 +65,7 @@ DIRECTLY = pytest.mark.parametrize("pipeline", ["direct"], indirect=True)
 
 def direct_bytes_max() -> int:
     """As nodes have it: with `ISCP_SPARK__DIRECT_BYTES_MAX=0` Spark reads all changes, but where a test pins a way."""
-    return int(os.environ.get(variable("spark.direct_bytes_max"), DIRECT_BYTES_MAX))
+    return int(os.environ.get(setting_variable("spark.direct_bytes_max"), DIRECT_BYTES_MAX))
 
 
 def opened(uri: str) -> DeltaTable:

@@ -26,6 +26,7 @@ from iscp.adapters.delta.storage.locations import on_s3
 from iscp.adapters.system.small_files import read_named_file
 from iscp.core.settings.config import BUCKETS_MAX, BucketConfig
 from iscp.core.settings.session_needs import S3_LOG_STORE, S3_NEEDS
+from iscp.core.settings.variables import BUCKETS_VARIABLE
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.untrusted_values import SettingFault
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from iscp.core.settings.config import S3Config
 
 
-BUCKETS_VARIABLE = "ISCP_S3_BUCKETS"
 ENDPOINT = "AWS_ENDPOINT_URL"
 FILE_BYTES_MAX = 65_536
 """Bytes of a file with a key; a longer one is refused."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml, variable
+from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml
 from iscp.core.settings.config import (
     BackoffConfig,
     BucketConfig,
@@ -20,6 +20,7 @@ from iscp.core.settings.config import (
     SparkConfig,
     StorageConfig,
 )
+from iscp.core.settings.variables import setting_variable
 from iscp.core.values.errors import ConfigurationError
 
 LEAST = {"ISCP_NODE_ID": "n-1", "ISCP_LOG__URI": "/lake/iscp"}
@@ -129,8 +130,8 @@ def test_one_fault_has_field_and_remedy() -> None:
 
 def test_what_is_missing_names_its_variable() -> None:
     text = refused(None, {})
-    assert variable("log.uri") in text
-    assert variable("node_id") in text
+    assert setting_variable("log.uri") in text
+    assert setting_variable("node_id") in text
 
 
 def test_a_misspelt_setting_names_the_right_one(file: Path) -> None:

@@ -16,7 +16,6 @@ from iscp.coordination.jobs.job_changes import (
     Pause,
     PendingChanges,
     Register,
-    Registration,
     Request,
     Reshard,
     Resume,
@@ -25,7 +24,7 @@ from iscp.coordination.jobs.job_changes import (
     Update,
 )
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, Registration
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
 from iscp.core.values.ids import JobKey, ShardId

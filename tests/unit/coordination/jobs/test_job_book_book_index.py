@@ -14,18 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.coordination.jobs.job_book import BookIndex, JobBook, Places, copy_id, of_table
-from iscp.coordination.jobs.job_changes import (
-    SOURCE_FIELD,
-    TARGET_FIELD,
-    PendingChanges,
-    Register,
-    Registration,
-    Resync,
-    Unregister,
-)
+from iscp.coordination.jobs.job_book import BookIndex, JobBook, Places
+from iscp.coordination.jobs.job_changes import SOURCE_FIELD, TARGET_FIELD, PendingChanges, Register, Resync, Unregister
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Registration, copy_id, of_table
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import InvalidRequest

@@ -6,9 +6,9 @@ Whose a request id is: the account's of the job that it is about, or the operato
 from __future__ import annotations
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume
+from iscp.coordination.jobs.job_changes import Pause, Register, Resume
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry, Reason
+from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry, Reason, Registration
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.ids import JobKey, ShardId
 from iscp.core.values.watermark import Watermark

@@ -12,7 +12,6 @@ from iscp.coordination.jobs.job_changes import (
     Pause,
     PendingChanges,
     Register,
-    Registration,
     Request,
     Resume,
     Resync,
@@ -20,7 +19,7 @@ from iscp.coordination.jobs.job_changes import (
     Update,
 )
 from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, JobStatus, Reason, parse_status
+from iscp.core.job.job_row import Deletion, JobReport, JobRow, JobState, JobStatus, Reason, Registration, parse_status
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.core.values.ids import JobKey

@@ -15,7 +15,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, JobNotFound, PermanentError, QueueFull, StorageError, TimedOut
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.job_views import ANSWER_CHARS_MAX, COLUMNS_MAX, VALUE_CHARS_MAX, DeadLetterReader
-from iscp.runtime.reads.read_services import READERS_OF_ACCOUNT_MAX
+from iscp.runtime.reads.account_turns import READERS_OF_ACCOUNT_MAX
 from tests.fakes.desk import Desk, X
 from tests.fakes.pipeline import FakeKind
 

@@ -14,7 +14,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.job_views import NO_FIGURES, FigureReader, TargetFigures
-from iscp.runtime.reads.read_services import READERS_OF_ACCOUNT_MAX
+from iscp.runtime.reads.account_turns import READERS_OF_ACCOUNT_MAX
 from tests.fakes.desk import Desk, X
 from tests.fakes.pipeline import FakeKind
 

@@ -28,8 +28,8 @@ from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, NotO
 from iscp.core.values.ids import JobKey, NodeRecord, ShardId
 from iscp.core.values.progress import SnapshotSize, TableSize
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.admin.job_maker import RequestValidator
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
+from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.worker.worker_loop import VerifyDesk
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.etcd import FakeMembership, FakeOverrides

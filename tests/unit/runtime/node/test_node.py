@@ -14,14 +14,14 @@ from typing import get_args
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_changes import Register
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.events import CoordinationTimes, ShardOrder
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
+from iscp.core.job.job_row import JobRow, Registration
 from iscp.core.settings.config import BackoffConfig, JobLogConfig, MaintenanceConfig, ProbeConfig, SchedulerConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ConfigurationError, JobLogDamaged, LeaseLost, NotOwner, StorageError, Unavailable

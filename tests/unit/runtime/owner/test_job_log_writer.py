@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from iscp.coordination.jobs.job_book import BookChange, JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Unregister
+from iscp.coordination.jobs.job_changes import Pause, Register, Unregister
 from iscp.core.api.api_views import RegisterResult
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, Registration
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import (

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume, Unregister
+from iscp.coordination.jobs.job_changes import Pause, Register, Resume, Unregister
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.events import CoordinationTimes, FromNode, OwnerEffect, OwnerEvent, Tick
 from iscp.coordination.protocol.messages import Acknowledge, Alive, Announce, DispatchTable, ShardCheckpoint, SourceSeen
 from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow, JobState, LogEntry
+from iscp.core.job.job_row import JobRow, JobState, LogEntry, Registration
 from iscp.core.values.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
 from iscp.core.values.ids import Moment, NodeRecord, ShardId
 from iscp.core.values.ring import Ring

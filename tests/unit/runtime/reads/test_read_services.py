@@ -34,7 +34,8 @@ from iscp.core.values.errors import (
 )
 from iscp.ports.admin import still_wanted, want_while
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.reads.read_services import FIRST_CURSOR_CHARS_MAX, AccountTurns, NodeFeeds, TurnBounds, feed_turns
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.read_services import FIRST_CURSOR_CHARS_MAX, NodeFeeds, feed_turns
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.deaths import FakeDeaths
 from tests.fakes.job_feeds import NAME, TABLE, register

@@ -22,7 +22,8 @@ from iscp.core.values.errors import (
     Unavailable,
 )
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.reads.read_services import AccountTurns, JobSearch, TurnBounds, owners_jobs_at
+from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
+from iscp.runtime.reads.read_services import JobSearch, owners_jobs_at
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.deaths import FakeDeaths
 from tests.fakes.owned_jobs import register, row

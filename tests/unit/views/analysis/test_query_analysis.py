@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from iscp.core.values.errors import InvalidRequest
-from iscp.views.analysis.query_analysis import QUALIFIES_MAX, refuse_columns, without_qualify
+from iscp.views.analysis.qualify import QUALIFIES_MAX, without_qualify
+from iscp.views.analysis.query_analysis import refuse_columns
 
 COLLATED = {"__COLLATIONS": {"x": "spark.UTF8_LCASE"}}
 

@@ -11,7 +11,6 @@ import pytest
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings, default_conf
 from iscp.adapters.delta.storage.s3_settings import (
-    BUCKETS_VARIABLE,
     LOG_STORE,
     enter_s3,
     s3_conf,
@@ -19,6 +18,7 @@ from iscp.adapters.delta.storage.s3_settings import (
     table_options,
 )
 from iscp.core.settings.config import BucketConfig, S3Config
+from iscp.core.settings.variables import BUCKETS_VARIABLE
 from iscp.core.values.errors import ConfigurationError
 
 AWS = S3Config(region="eu-central-1")

@@ -13,7 +13,6 @@ import pytest
 import iscp
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.s3_settings import (
-    BUCKETS_VARIABLE,
     FILE_BYTES_MAX,
     endpoint_of,
     key_of,
@@ -21,6 +20,7 @@ from iscp.adapters.delta.storage.s3_settings import (
     table_options,
 )
 from iscp.core.settings.config import BucketConfig
+from iscp.core.settings.variables import BUCKETS_VARIABLE
 from iscp.core.values.errors import ConfigurationError
 
 KEY = "[default]\naws_access_key_id = who\naws_secret_access_key = hush%h=\n"
