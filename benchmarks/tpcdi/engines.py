@@ -144,8 +144,8 @@ class CountingEngine(LocalEngine):
     def run(
         self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders, listener: RunListener, parallel: int
     ) -> LocalRun:
-        runner = CountingRunner(self._runner, self.outcomes)
-        units = UnitRunner(runner, self._source, self._clock, self._kinds)
+        runner = CountingRunner(self._runner(), self.outcomes)
+        units = UnitRunner(lambda: runner, self._source, self._clock, self._kinds)
         return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
 
 

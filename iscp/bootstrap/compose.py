@@ -45,8 +45,8 @@ from iscp.bootstrap.coordination_parts import (
 )
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.preflight import refuse_misfit
-from iscp.bootstrap.self_tests import run_self_tests
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
+from iscp.bootstrap.table_access import run_self_tests
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.ids import NODES_MAX, NodeRecord

@@ -12,8 +12,7 @@ from iscp.adapters.delta.sink.staging import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.foundation import Foundation, compose_places
-from iscp.bootstrap.iteration_parts import TableAccess
-from iscp.bootstrap.self_tests import check_of_targets
+from iscp.bootstrap.table_access import TableAccess, check_of_targets
 from iscp.coordination.protocol.events import Reports, ShardOrder
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule

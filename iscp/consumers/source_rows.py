@@ -19,7 +19,6 @@ import pyarrow as pa
 from iscp.adapters.delta.rows.net_changes import Sharing, key_columns, same_values, sharing_rows
 from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.adapters.delta.spark.spark_frames import cached, release, rows_of_table
-from iscp.adapters.duck.row_conditions import is_plain, passing_rows
 from iscp.adapters.system.late_imports import F
 from iscp.consumers.validation import CONSUMER_PATH
 from iscp.core.rows.differences import Op
@@ -124,6 +123,8 @@ def rows_passing(rows: Rows, where: str) -> Rows:
     """Return the rows for which a job's filter holds (empty: all)."""
     if not where:
         return rows
+    from iscp.adapters.duck.row_conditions import is_plain, passing_rows  # most jobs have no condition
+
     of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
     if of_table is None:
         leave_to_spark(f"a filter is computed by Spark: {where}", unless_known=True)

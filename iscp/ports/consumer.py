@@ -173,9 +173,6 @@ class Consumer(ABC):
     won the seq. Consumers without this are built.
     """
 
-    settled: Callable[[Position], bool] | None = None
-    """Return whether at this position, which was read last, nothing is to be done until a table of the job changes."""
-
     refresh: Callable[[ConsumeContext, RefreshOrder], Refreshed] | None = None
     """Bring the sink to the tables' versions in one numbered commit, all of them at once.
 
@@ -327,6 +324,12 @@ class ConsumerKind(ABC):
     """Return the consumer of one range of a sharded sink, which has a watermark for each range of keys.
 
     Tables whose jobs all have such sinks may be split. `open` returns the same, or one without `records`.
+    """
+
+    settled_at: Callable[[JobRow, ConsumerEnvironment], Position | None] | None = None
+    """Return the sink's position if nothing is to be done there until a table of the job changes; None: there may be.
+
+    No consumer need be opened for it.
     """
 
     check: Callable[[JobRow, ConsumerEnvironment], Check] | None = None

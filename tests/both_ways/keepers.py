@@ -16,9 +16,9 @@ from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.trigger_registry import TriggerRegistry
-from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.local.local_engine import DEFAULTS, LocalEngine
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.table_access import TableAccess
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow

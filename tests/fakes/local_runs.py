@@ -89,7 +89,8 @@ class Local:
         ]
 
     def units(self, runner: IterationRunner | None = None) -> UnitRunner:
-        return UnitRunner(runner or Runner(self.ports, Bounds()), self.source, self.clock, lambda name: self.kind)
+        carrier = runner or Runner(self.ports, Bounds())
+        return UnitRunner(lambda: carrier, self.source, self.clock, lambda name: self.kind)
 
     def run(
         self,

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.system.late_imports import duckdb
-from iscp.core.algebra.duck_aggregates import FUNCTIONS, MACROS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -138,10 +137,14 @@ class DuckCursor:
 
 def define_functions(database: DuckDBPyConnection) -> None:
     """Define what the texts of the algebra call besides functions of DuckDB's own."""
+    from iscp.core.algebra.duck_aggregates import FUNCTIONS, MACROS  # with the first statement, as the library is
+
     for each in MACROS:
         database.execute(f"CREATE MACRO {each}")
-    for name, function in _OF_TEXTS.items():
-        database.create_function(name, function, ["VARCHAR"], "DOUBLE")
+    for name, function in FUNCTIONS.items():
+        # It stays while any cursor may call it: DuckDB holds it no longer than the connection that has it.
+        of_text = _OF_TEXTS.setdefault(name, _of_text(function))
+        database.create_function(name, of_text, ["VARCHAR"], "DOUBLE")
 
 
 def _of_text(function: Callable[..., float]) -> Callable[[str], float]:
@@ -149,8 +152,8 @@ def _of_text(function: Callable[..., float]) -> Callable[[str], float]:
     return lambda text: function(*map(int, text.split()))
 
 
-_OF_TEXTS = {name: _of_text(function) for name, function in FUNCTIONS.items()}
-"""The functions stay while any cursor may call them: DuckDB holds them no longer than the connection that has them."""
+_OF_TEXTS: dict[str, Callable[[str], float]] = {}
+"""The functions of texts, by their names, as they were first defined."""
 
 
 def _is_infinite(column: pa.ChunkedArray) -> bool:

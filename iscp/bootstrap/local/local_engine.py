@@ -26,9 +26,8 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.small_files import scratch_directory
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import index_services
-from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.self_tests import check_of_targets
+from iscp.bootstrap.table_access import TableAccess, check_of_targets
 from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.job.start_rule import VerifyReport
 from iscp.core.query.query_plan import QueryExplanation
@@ -50,12 +49,12 @@ from iscp.runtime.local.local_run import (
     UnitRunner,
     forecast_run,
 )
-from iscp.runtime.worker.runner import Runner
 from iscp.views.analysis.session_analysis import SessionAnalysis
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.spark.session import SparkRuntime
     from iscp.runtime.local.local_watch import LocalWatch
+    from iscp.runtime.worker.runner import Runner
 
 
 NODE_ID = "run"
@@ -153,7 +152,6 @@ class LocalEngine:
         self._maker = JobMaker(catalog, registry.kind, check_trigger, self._clock)
         self._registrar = JobRegistrar(self._maker, registry.kind, ports, self._clock, newest_commit)
         self._ports, self._tables = ports, tables
-        self._runner = Runner(ports, config.bounds)
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -200,8 +198,7 @@ class LocalEngine:
     ) -> LocalRun:
         """Return a run of the plan, which `LocalRun.run` carries out."""
         self._require_usable()
-        units = UnitRunner(self._runner, self._source, self._clock, self._kinds)
-        return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
+        return LocalRun(self._registrar, self._units(), jobs, plan, orders, listener, parallel)
 
     def watch(
         self,
@@ -242,8 +239,7 @@ class LocalEngine:
             raise InvalidRequest(
                 f"{row.key.job_name!r} has not been built", about="job", remedy="Refresh it, then verify"
             )
-        units = UnitRunner(self._runner, self._source, self._clock, self._kinds)
-        return units.verify(row, repair=repair)
+        return self._units().verify(row, repair=repair)
 
     def explain(self, request: RegisterRequest) -> QueryExplanation:
         """Explain how a view's query is maintained. Raises InvalidRequest."""
@@ -262,6 +258,14 @@ class LocalEngine:
         """End the maintenance of indexes, and stop Spark, if it was started for this."""
         self._closed = True
         self._closing.close()
+
+    def _units(self) -> UnitRunner:
+        return UnitRunner(cache(self._runner), self._source, self._clock, self._kinds)
+
+    def _runner(self) -> Runner:
+        from iscp.runtime.worker.runner import Runner  # a run with nothing to do has no iteration
+
+        return Runner(self._ports, self._config.bounds)
 
     def _end_maintenance(self) -> None:
         for end in self._indexes().closing if self._indexes.cache_info().currsize else ():

@@ -18,8 +18,8 @@ from iscp.adapters.delta.sessions.deferred_spark import SparkAccess
 from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.index_parts import NodeSearch
-from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.shard_parts import target_probes
+from iscp.bootstrap.table_access import TableAccess
 from iscp.consumers.index.index_services import IndexServices
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.coordination.schedule.schedule_machine import Schedule

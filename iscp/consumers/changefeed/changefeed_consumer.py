@@ -110,9 +110,6 @@ class ChangefeedConsumer(RangedConsumer):
             commit.commit()
         return record.position
 
-    def settled(self, position: Position) -> bool:
-        return not position.void
-
     def tidy(self) -> None:
         self._sink.tidy()
 

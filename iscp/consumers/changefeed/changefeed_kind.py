@@ -22,6 +22,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import KEY_HASH
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 
@@ -69,6 +70,10 @@ class ChangefeedKind(ConsumerKind):
         return ChangefeedConsumer(row, sink, _shards(row.spec.consumer) or SHARDS_DEFAULT)
 
     open = open_range
+
+    def settled_at(self, row: JobRow, environment: ConsumerEnvironment) -> Position | None:
+        position = self.open(row, environment).position(row)
+        return None if position.void else position
 
 
 def _shards(spec: ConsumerSpec) -> int | None:

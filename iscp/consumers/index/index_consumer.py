@@ -241,9 +241,6 @@ class IndexConsumer(Consumer):
             commit.apply(watermark.version, watermark.at_s)
             return self.commit_record(context, commit, watermark)
 
-    def settled(self, position: Position) -> bool:
-        return not (position.void or position.dead.rows)
-
     def go_on_from(self, context: ConsumeContext) -> Position:
         with self._store.writing:
             return self.commit_record(context, self._store.begin(), context.position.watermark)

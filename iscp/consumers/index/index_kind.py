@@ -419,6 +419,10 @@ class IndexKindBase(ConsumerKind):
         store, plan = self._store(row, environment), self._plan(row)
         return IndexConsumer(row, store, plan, lambda: self._maintainer.hasten(store, plan.options))
 
+    def settled_at(self, row: JobRow, environment: ConsumerEnvironment) -> Position | None:
+        position = self.open(row, environment).position(row)
+        return None if position.void or position.dead.rows else position
+
     def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
         return IndexDeletion(self._store(order.row, environment), order).run()
 

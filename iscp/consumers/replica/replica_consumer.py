@@ -218,9 +218,6 @@ class ReplicaConsumer(Consumer):
         tag = commit_tag(context, "renewal", watermark.version, watermark)
         return self._sink.renew(tag) or context.position
 
-    def settled(self, position: Position) -> bool:
-        return not (self._sink.overtaken or position.void or position.dead.rows)
-
     def go_on_from(self, context: ConsumeContext) -> Position | None:
         context.guard.check()
         return self._sink.renew(takeover_tag(context))

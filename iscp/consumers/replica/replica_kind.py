@@ -24,6 +24,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
@@ -101,6 +102,11 @@ class ReplicaKind(ConsumerKind):
         target = spec.consumer.target
         dead = DeadLetterBox(target, spec.consumer.key, environment) if spec.consumer.key else None
         return ReplicaConsumer(spec, environment.sink(target), dead, environment.source)
+
+    def settled_at(self, row: JobRow, environment: ConsumerEnvironment) -> Position | None:
+        position = self.open(row, environment).position(row)
+        overtaken = environment.sink(row.spec.consumer.target).overtaken
+        return None if overtaken or position.void or position.dead.rows else position
 
     def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
         spec = order.row.spec.consumer

@@ -143,9 +143,6 @@ class ViewConsumer(Consumer):
         tag = commit_tag(context, "renewal", watermark.version, watermark)
         return self._sink.renew(tag) or context.position
 
-    def settled(self, position: Position) -> bool:
-        return not (self._sink.overtaken or position.void or position.as_of_s)
-
     def go_on_from(self, context: ConsumeContext) -> Position | None:
         """Take the view over as Consumer says, and before it what is stored beside it.
 

@@ -6,10 +6,11 @@ It equals its query at exactly the versions of the tables that its last commit n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target, refuse_reserved
-from iscp.consumers.view.view_check import RangeBuiltView, ViewCheck, explain_view
 from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import unread_property
@@ -25,26 +26,37 @@ from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
-from iscp.views.analysis.query_analysis import refuse_columns, refuse_reserved_names
-from iscp.views.refresh.view_memory import RecentViews, ViewMemory
+
+if TYPE_CHECKING:
+    from iscp.consumers.view.view_check import RangeBuiltView, ViewCheck
+    from iscp.views.refresh.view_memory import RecentViews
 
 _SQL, _TABLES = f"{CONSUMER_PATH}.options.sql", f"{CONSUMER_PATH}.options.tables"
 
 
 class ViewKind(ConsumerKind):
-    """The kind `view`."""
+    """The kind `view`. What reads and refreshes queries is imported when a view has something to do."""
 
     name = "view"
     needs = Needs(compares=False, built_by_spark=True)
 
     def __init__(self, engine: DuckEngine | None = DUCK_ENGINE) -> None:
         """`engine` computes small changes; None: Spark computes all of them."""
-        self._recent, self._engine = RecentViews(), engine
+        self._engine = engine
+
+    @cached_property
+    def _recent(self) -> RecentViews:
+        from iscp.views.refresh.view_memory import RecentViews
+
+        return RecentViews()
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        from iscp.views.analysis.query_analysis import refuse_columns, refuse_reserved_names
+
         view = read_view_spec(spec)
         refuse_reserved_names(spec.options["sql"], _SQL)
         tables = _describe(view, catalog)
@@ -73,6 +85,9 @@ class ViewKind(ConsumerKind):
         _refuse_unusable(target, catalog)
 
     def explain(self, spec: ConsumerSpec, catalog: Catalog) -> QueryExplanation:
+        from iscp.consumers.view.view_check import explain_view
+        from iscp.views.analysis.query_analysis import refuse_reserved_names
+
         view = read_view_spec(spec)
         refuse_reserved_names(spec.options["sql"], _SQL)
         tables = _describe(view, catalog)
@@ -91,6 +106,9 @@ class ViewKind(ConsumerKind):
         return tuple(source)
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> RangeBuiltView:
+        from iscp.consumers.view.view_check import RangeBuiltView
+        from iscp.views.refresh.view_memory import ViewMemory
+
         spec = row.spec.consumer
         view = read_view_spec(spec)
         name = (self.name, row.job_id, view.query.sql)
@@ -98,11 +116,18 @@ class ViewKind(ConsumerKind):
         recent = self._recent.of((spec.target, *name))
         return RangeBuiltView(view, row, environment, memory, recent, self._engine)
 
+    def settled_at(self, row: JobRow, environment: ConsumerEnvironment) -> Position | None:
+        sink = environment.sink(row.spec.consumer.target)
+        position = sink.position(row)
+        return None if sink.overtaken or position.void or position.as_of_s else position
+
     def delete_target(self, order: DeletionOrder, environment: ConsumerEnvironment) -> Deleted:
         target = order.row.spec.consumer.target
         return environment.sink(target).delete(order, [target + suffix for suffix in VIEW_STATE_SUFFIXES])
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ViewCheck:
+        from iscp.consumers.view.view_check import ViewCheck
+
         spec = row.spec.consumer
         return ViewCheck(read_view_spec(spec), environment.sink(spec.target), environment)
 

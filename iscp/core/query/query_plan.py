@@ -17,12 +17,20 @@ The explanation, as it is shown to users, of how a query's result follows change
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from iscp.core.sql.sql_functions import TimeDependence
+
+if TYPE_CHECKING:
+    pass
+
+from collections.abc import Collection
 from enum import Enum, StrEnum
 from typing import assert_never
 
-from iscp.core.sql.sql_functions import TIME_REFRESH_S, TimeDependence, finest
+from iscp.core.sql.sql_functions import TIME_REFRESH_S, finest
 from iscp.core.values.progress import TableSize
 
 CHANGED_ROWS = 1_000
@@ -383,3 +391,14 @@ def _reads(node: Operator, own: Collection[str]) -> bool:
 def _reads_in_values(node: Operator, own: Collection[str]) -> bool:
     """Return whether a value in its expressions is one of all rows."""
     return any(_reads(each, own) for each in node.subqueries)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A query with its `tables`: URIs, or names in a catalog, by their names in it. `note` says to what its lines and
+    columns refer.
+    """
+
+    sql: str
+    tables: Mapping[str, str]
+    note: str = ""

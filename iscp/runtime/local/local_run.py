@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from iscp.core.access.authorization import TARGET_FIELD
 from iscp.core.api.api_requests import RegisterRequest
@@ -52,7 +53,9 @@ from iscp.ports.system import Clock
 from iscp.ports.work_timer import UsageTally, working_for
 from iscp.runtime.admin.job_maker import JobMaker, check_names
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.worker.runner import RunGuard
+
+if TYPE_CHECKING:
+    from iscp.runtime.worker.runner import RunGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +144,14 @@ class JobRegistrar:
         catalog.refuse_links(job.table)
         source = _unopened(job.table, catalog.locate(job.table))
         row = self._maker.make(job, request.spec_json, source, source.table_id, check=False).row
-        consumer = self._ports.open(row)
-        if consumer.settled is None or kind.held(row.spec.consumer):
+        self._ports.require_places(row)
+        if kind.settled_at is None or kind.held(row.spec.consumer):
             return None
-        position = consumer.position(row)
+        position = kind.settled_at(row, self._ports.environment)
+        if position is None:
+            return None
         standing = standing_for_run(position, spec_mark(row.table_uri, row.spec.consumer))
-        if standing is not TargetStanding.SAME or not consumer.settled(position) or not self._is_newest(row, position):
+        if standing is not TargetStanding.SAME or not self._is_newest(row, position):
             return None
         key = row.key._replace(table_id=position.source_id)
         row = row._replace(key=key, job_id=position.job_id, watermark=position.watermark, seq=position.seq)
@@ -226,8 +231,13 @@ class UnitRunner:
     """Runs iterations without a node. Safe for threads, each of which has units of its own."""
 
     def __init__(
-        self, runner: IterationRunner, source: ChangeSource, clock: Clock, kinds: Callable[[str], ConsumerKind]
+        self,
+        runner: Callable[[], IterationRunner],
+        source: ChangeSource,
+        clock: Clock,
+        kinds: Callable[[str], ConsumerKind],
     ) -> None:
+        """`runner` returns what carries out iterations, which is the same each time: a run may need none."""
         self._runner = runner
         self._kinds = kinds
         self._source = source
@@ -308,11 +318,13 @@ class UnitRunner:
             running = list(self._running.values())
         for iteration, guard in running:
             guard.cancel()
-            self._runner.cancel(iteration)
+            self._runner().cancel(iteration)
 
     def _run_one(
         self, rows: Sequence[JobRow], purpose: Purpose, ends: Mapping[str, int] = NO_ENDS
     ) -> tuple[JobOutcome, ...]:
+        from iscp.runtime.worker.runner import RunGuard  # a run with nothing to do has no iteration
+
         number, first = next(self._numbers), rows[0]
         uri, end = first.table_uri, ends.get(first.table_uri)
         iteration = Iteration(number, first.key.table_id, uri, tuple(rows), end, purpose=purpose, ends=ends)
@@ -322,7 +334,7 @@ class UnitRunner:
         try:
             if self._stopped.is_set():
                 raise Canceled("the run was ended")
-            return self._runner.run(iteration, guard)
+            return self._runner().run(iteration, guard)
         except IscpError:
             raise
         except Exception as error:

@@ -5,7 +5,7 @@ A table that a view reads, in one refresh: its rows before and after, what chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
 from iscp.adapters.system.late_imports import T
 from iscp.core.algebra.algebra import TableRows
 from iscp.core.algebra.key_reduction import UnplannedError
-from iscp.core.query.query_plan import undecided_reason
+from iscp.core.query.query_plan import NamedQuery, undecided_reason
 from iscp.core.query.refresh_choice import ScanEstimator, Scans
 from iscp.core.sql.sql_functions import TimeDependence
 from iscp.core.sql.sql_names import OP
@@ -157,17 +157,6 @@ SMALL_BYTES_MAX = 16 * 1024**2
 
 # It computes expressions over rows in this process one by one, within the optimizer.
 _SLOW_RULES = ("ConvertToLocalRelation",)
-
-
-@dataclass(frozen=True, slots=True)
-class NamedQuery:
-    """A query with its `tables`: URIs, or names in a catalog, by their names in it. `note` says to what its lines and
-    columns refer.
-    """
-
-    sql: str
-    tables: Mapping[str, str]
-    note: str = ""
 
 
 @dataclass

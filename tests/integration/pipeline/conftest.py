@@ -24,7 +24,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.iteration_parts import TableAccess
+from iscp.bootstrap.table_access import TableAccess
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.bootstrap.self_tests import check_of_targets
+from iscp.bootstrap.table_access import check_of_targets
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.settings.config import DIRECT_BYTES_MAX

@@ -53,7 +53,6 @@ from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
 from iscp.adapters.delta.spark.spark_frames import cached, frame_of_arrow, release, utf8_rows
 from iscp.adapters.delta.storage.bounded_parquet import TooLargeError
-from iscp.adapters.duck.row_conditions import passing_rows
 from iscp.adapters.system.late_imports import F, T
 from iscp.core.job.iteration import UsagePart
 from iscp.core.rows.differences import ABSENT_BEFORE, Op
@@ -225,9 +224,7 @@ class DeltaChangeSet:
         special = has_special_texts(field.metadata for field in self._schema.fields)
         if self._span.steps or special or not fits_arrow(self._schema, key):
             return None
-        rows = self._rows
-        for condition in where:
-            rows = None if rows is None else passing_rows(rows, condition)
+        rows = _passing_directly(self._rows, where)
         hashes = None if rows is None or not hashed else key_hashes(rows, key)
         if rows is None or (hashed and hashes is None):
             return None
@@ -300,11 +297,8 @@ class DeltaChangeSet:
     def _passing(self, rows: pa.Table, where: Sequence[str]) -> pa.Table:
         if where and has_special_texts(field.metadata for field in self._schema.fields):
             return self._passing_by_spark(where)
-        passing: pa.Table | None = rows
-        for condition in where:
-            if (passing := passing_rows(passing, condition)) is None:
-                return self._passing_by_spark(where)
-        return passing
+        passing = _passing_directly(rows, where)
+        return self._passing_by_spark(where) if passing is None else passing
 
     def _passing_by_spark(self, where: Sequence[str]) -> pa.Table:
         leave_to_spark(f"a filter is computed by Spark: {' AND '.join(where)}")
@@ -416,3 +410,14 @@ def _restricted(frame: DataFrame, where: Sequence[str]) -> DataFrame:
 def _changes(net: Rows, counts: Mapping[str, int], bounds: KeyBounds) -> Changes:
     inserts, updates, deletes, passed = (counts.get(op, 0) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.PASSED))
     return Changes(net, inserts, updates, deletes, passed, bounds)
+
+
+def _passing_directly(rows: pa.Table, where: Sequence[str]) -> pa.Table | None:
+    """Return the rows for which all conditions are true; None: Spark has to decide."""
+    passing: pa.Table | None = rows
+    for condition in where:
+        from iscp.adapters.duck.row_conditions import passing_rows  # most jobs have no condition
+
+        if (passing := passing_rows(passing, condition)) is None:
+            return None
+    return passing

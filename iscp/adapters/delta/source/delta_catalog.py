@@ -33,7 +33,6 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.storage.files import missing_parent
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
-from iscp.adapters.duck.row_conditions import passing_rows
 from iscp.adapters.system.late_imports import T
 from iscp.core.job.source_holds import hold_properties
 from iscp.core.job.start_rule import TargetLog
@@ -312,6 +311,8 @@ def _type_name(given: str | dict[str, Any]) -> str:
 
 def _is_plain(condition: str, schema_json: str) -> bool:
     """Return whether a condition on rows of this schema is decided without Spark, which takes all such conditions."""
+    from iscp.adapters.duck.row_conditions import passing_rows  # only who registers a condition needs it
+
     fields = [
         field for field in json.loads(schema_json)["fields"] if not has_special_texts([field.get("metadata") or {}])
     ]

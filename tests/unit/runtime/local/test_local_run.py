@@ -31,7 +31,7 @@ from iscp.ports.work_timer import leave_to_spark, note_spark
 from iscp.runtime.local.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX, RunOrders, forecast_run
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.local_runs import TABLE, FailingRunner, Local, failing
-from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeTarget
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.runner import FakeRunner, GatedRunner
 
 WAIT_S = 20.0
@@ -473,19 +473,10 @@ def test_a_table_that_is_not_there_is_named(local: Local) -> None:
     assert TABLE in local.catalog.tables
 
 
-class SettledConsumer(FakeConsumer):
-    def __init__(self, target: FakeTarget) -> None:
-        super().__init__(target)
-        self.target = target
-
-    def settled(self, position: Position) -> bool:
-        return not position.void
-
-
 class SettledKind(FakeKind):
-    """A kind whose consumers say whether there is something to do.
+    """A kind that says whether there is something to do.
 
-    `holds` are those of each job. `faults` are raised by `open`, one after another.
+    `holds` are those of each job. `faults` are raised by `settled_at`, one after another.
     """
 
     def __init__(self) -> None:
@@ -493,10 +484,11 @@ class SettledKind(FakeKind):
         self.holds: dict[str, float] = {}
         self.faults: list[Exception] = []
 
-    def open(self, row: JobRow, environment: ConsumerEnvironment) -> SettledConsumer:
+    def settled_at(self, row: JobRow, environment: ConsumerEnvironment) -> Position | None:
         if self.faults:
             raise self.faults.pop()
-        return SettledConsumer(self.target(row.spec.consumer.target))
+        position = self.open(row, environment).position(row)
+        return None if position.void else position
 
     def held(self, spec: ConsumerSpec) -> dict[str, float]:
         return self.holds

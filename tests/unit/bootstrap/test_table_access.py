@@ -8,7 +8,7 @@ import pytest
 
 from iscp.adapters.delta.selftest.self_test import SCRATCH_PREFIX, SelfTestError, kind_of
 from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark
-from iscp.bootstrap.self_tests import check_of_targets
+from iscp.bootstrap.table_access import check_of_targets
 from iscp.core.values.errors import StorageError
 from tests.fakes.late_spark import FakeSpark
 
