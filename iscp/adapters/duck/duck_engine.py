@@ -15,9 +15,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from iscp.adapters.system.late_imports import duckdb
+from iscp.adapters.system.late_imports import duckdb, pc
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

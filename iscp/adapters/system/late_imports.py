@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import duckdb
     import obstore
+    import pyarrow.compute as pc
+    import pyarrow.fs as pafs
+    import pyarrow.parquet as pq
     import sqlglot
     from obstore import exceptions as obstore_errors
     from pyspark import errors as E
@@ -29,6 +32,9 @@ __all__ = [
     "frame_of_java",
     "obstore",
     "obstore_errors",
+    "pafs",
+    "pc",
+    "pq",
     "sqlglot",
 ]
 
@@ -73,4 +79,7 @@ if not TYPE_CHECKING:
     obstore = LateModule("obstore")
     obstore_errors = LateModule("obstore.exceptions")
     duckdb = LateModule("duckdb")
+    pafs = LateModule("pyarrow.fs")
+    pc = LateModule("pyarrow.compute")
+    pq = LateModule("pyarrow.parquet")
     sqlglot = LateModule("sqlglot")

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance.query import MatchQuery
 
+from iscp.adapters.system.late_imports import pc
 from iscp.consumers.index.index_consumer import SHARED_KEY, IndexConsumer, index_tables
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.source_rows import find_shared_keys

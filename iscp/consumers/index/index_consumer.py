@@ -20,14 +20,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
 from iscp.adapters.delta.sink.staging import FileStagedRanges
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.system.late_imports import A
+from iscp.adapters.system.late_imports import A, pc
 from iscp.consumers.index.index_plan import IndexPlan, vectors_among, vectors_of
 from iscp.consumers.source_rows import ROWS_MAX, rows_passing, split_by_key
 from iscp.core.build.build_task import BuildId

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.system.late_imports import pc
 from iscp.consumers.validation import CONSUMER_PATH
 from iscp.core.api.api_requests import VECTOR_NUMBERS_MAX
 from iscp.core.sql.sql_names import quoted

@@ -24,12 +24,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from iscp.adapters.delta.rows.net_changes import comparable, is_collated, is_double, parts_of, same_values
 from iscp.adapters.delta.rows.row_search import LACKING, read_groups
 from iscp.adapters.delta.spark.spark_frames import cached, frame_of_arrow, release, rows_of_table
-from iscp.adapters.system.late_imports import F, T
+from iscp.adapters.system.late_imports import F, T, pc
 from iscp.core.rows.differences import Op
 from iscp.core.sql.sql_names import OP, VIEW_STATE_SUFFIX, quoted
 from iscp.core.values.errors import EngineError, ErrorCode, PermanentError

@@ -15,11 +15,10 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.net_changes import arrow_schema, weights_of
 from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError
-from iscp.adapters.system.late_imports import T
+from iscp.adapters.system.late_imports import T, pc
 from iscp.core.algebra.algebra import (
     CLOCK,
     CLOCK_TYPES,

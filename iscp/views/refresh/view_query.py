@@ -12,13 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.row_search import beyond, row_codes
 from iscp.adapters.delta.spark.spark_engine import without_rules
 from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.adapters.system.late_imports import T
+from iscp.adapters.system.late_imports import T, pc
 from iscp.core.algebra.algebra import TableRows
 from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.query.query_plan import NamedQuery, undecided_reason

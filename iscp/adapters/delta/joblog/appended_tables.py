@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -43,6 +41,7 @@ from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import open_input
+from iscp.adapters.system.late_imports import pc, pq
 from iscp.core.access.authorization import AuditEntry, AuditQuery
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.values.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError

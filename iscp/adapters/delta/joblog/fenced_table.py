@@ -25,7 +25,6 @@ from itertools import islice
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
@@ -45,6 +44,7 @@ from iscp.adapters.delta.log.table_opening import add_actions_of, bring_up, open
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.adapters.delta.storage.table_files import DurableCommits, files_of, sync
+from iscp.adapters.system.late_imports import pq
 from iscp.core.values.errors import InvariantBroken, JobLogDamaged, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 

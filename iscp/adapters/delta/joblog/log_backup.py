@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.joblog.fenced_table import APP_ID, read_rows
@@ -56,6 +55,7 @@ from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_err
 from iscp.adapters.delta.storage.files import require_conditional_writes
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, local_path, place
 from iscp.adapters.delta.storage.table_files import sync
+from iscp.adapters.system.late_imports import pq
 from iscp.core.job.job_row import Reason
 from iscp.core.values.errors import ConfigurationError, InvalidRequest, IscpError, JobLogDamaged, StorageError
 from iscp.core.values.untrusted_values import error_text, exact_float, exact_int, exact_name

@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from iscp.adapters.system.late_imports import pc
 from iscp.core.job.iteration import HistoryEntry, figures_of, refuse_absurd_row, split_figures
 from iscp.core.job.job_row import JobRow, JobState, Reason
 from iscp.core.values.errors import InvariantBroken

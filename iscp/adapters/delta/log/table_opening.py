@@ -25,7 +25,6 @@ from functools import lru_cache, partial
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -49,6 +48,7 @@ from iscp.adapters.delta.storage.regular_files import (
     require_size,
 )
 from iscp.adapters.delta.storage.s3_settings import table_options
+from iscp.adapters.system.late_imports import pc
 from iscp.core.values.errors import StorageError
 from iscp.core.values.untrusted_values import error_text
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.live_files import NotReadableHere
@@ -38,6 +37,7 @@ from iscp.adapters.delta.storage.bounded_parquet import (
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.regular_files import REMEDY, place_of_file
 from iscp.adapters.delta.storage.table_files import open_input
+from iscp.adapters.system.late_imports import pc
 from iscp.core.sql.sql_names import path_of
 from iscp.core.values.errors import ErrorCode, StorageError
 from iscp.ports.source import ChangesUnavailableError

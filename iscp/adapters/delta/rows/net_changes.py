@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.row_search import beyond, row_codes
 from iscp.adapters.delta.spark.spark_frames import spark_schema
-from iscp.adapters.system.late_imports import A, F, T
+from iscp.adapters.system.late_imports import A, F, T, pc
 from iscp.core.rows.differences import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted

@@ -30,14 +30,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.log.table_opening import add_actions_of, open_delta
 from iscp.adapters.delta.spark.spark_frames import REPLACEMENT
 from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.system.late_imports import F, T
+from iscp.adapters.system.late_imports import F, T, pc
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.source import KeyBounds
 

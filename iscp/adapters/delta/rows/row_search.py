@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.log.readable_files import Places
@@ -28,6 +27,7 @@ from iscp.adapters.delta.rows.data_file import ROWS_BYTES_MAX, CachedRows, DataF
 from iscp.adapters.delta.rows.row_keys import may_hold
 from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.adapters.system.late_imports import pc
 from iscp.ports.source import ChangesUnavailableError
 
 Codes = np.ndarray[Any, np.dtype[np.int64]]

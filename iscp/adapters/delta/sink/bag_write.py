@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.actions import FileKey, is_count, key_of_action, statistics_of
 from iscp.adapters.delta.log.commits import APP_ID, commit_file
@@ -42,7 +40,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.adapters.system.late_imports import T
+from iscp.adapters.system.late_imports import T, pc, pq
 from iscp.core.rows.differences import FileRows, files_to_merge
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.errors import Conflict

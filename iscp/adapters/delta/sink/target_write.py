@@ -32,7 +32,6 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
@@ -51,7 +50,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.storage.s3_settings import table_options
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.adapters.system.late_imports import F, T
+from iscp.adapters.system.late_imports import F, T, pc
 from iscp.core.rows.differences import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import Conflict, EngineError, ErrorCode, PermanentError, TableNotFound

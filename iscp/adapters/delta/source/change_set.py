@@ -18,7 +18,6 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.net_changes import (
     CHANGE_TYPE,
@@ -53,7 +52,7 @@ from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
 from iscp.adapters.delta.spark.spark_frames import cached, frame_of_arrow, release, utf8_rows
 from iscp.adapters.delta.storage.bounded_parquet import TooLargeError
-from iscp.adapters.system.late_imports import F, T
+from iscp.adapters.system.late_imports import F, T, pc
 from iscp.core.job.iteration import UsagePart
 from iscp.core.rows.differences import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import KEY_HASH, quoted

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import Commit, commit_stamp, read_commit, version_of
@@ -30,6 +29,7 @@ from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.storage.regular_files import lies_elsewhere
+from iscp.adapters.system.late_imports import pc
 from iscp.core.build.build_task import count_pieces
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, IscpError, PermanentError, StorageError
 from iscp.core.values.ids import table_id_fault

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.commits import ChangeFile, newest_version, read_added_files
 from iscp.adapters.delta.log.live_files import (
@@ -58,7 +57,7 @@ from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.adapters.delta.spark.spark_frames import cached, release
 from iscp.adapters.delta.storage.bounded_parquet import Allowance, TooLargeError
-from iscp.adapters.system.late_imports import F, frame_of_java
+from iscp.adapters.system.late_imports import F, frame_of_java, pc
 from iscp.core.build.build_task import RangeFiles, SnapshotFile, files_in_range, row_spans
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import InvalidRequest, StorageError, TableNotFound

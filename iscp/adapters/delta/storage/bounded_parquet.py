@@ -22,12 +22,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from iscp.adapters.delta.storage.parquet_footer import END_BYTES, TAIL_BYTES, OddFooterError, check_footer
 from iscp.adapters.delta.storage.regular_files import RefusedFileError
 from iscp.adapters.delta.storage.table_files import open_input
+from iscp.adapters.system.late_imports import pc, pq
 
 FIXED_BYTES = 17
 """The widest number, a decimal, with its bits of the null bitmap."""

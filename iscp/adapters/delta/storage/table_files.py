@@ -28,8 +28,6 @@ from pathlib import Path
 from struct import Struct, error
 
 import pyarrow as pa
-import pyarrow.fs as pafs
-from deltalake.fs import DeltaStorageHandler
 
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
@@ -37,6 +35,7 @@ from iscp.adapters.delta.storage.files import write_beside
 from iscp.adapters.delta.storage.locations import S3, commit_name, local_path, place
 from iscp.adapters.delta.storage.regular_files import open_below, path_below
 from iscp.adapters.delta.storage.s3_settings import table_options
+from iscp.adapters.system.late_imports import pafs
 from iscp.core.values.errors import StorageError
 from iscp.ports.system import Failpoints
 
@@ -49,6 +48,8 @@ def files_of(uri: str) -> pafs.FileSystem:
     path = local_path(uri)
     if path is not None:
         return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
     return pafs.PyFileSystem(DeltaStorageHandler(uri, options=table_options(uri) or {}))
 
 
