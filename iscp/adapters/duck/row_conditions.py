@@ -10,7 +10,7 @@ ways), and whatever raises, is for Spark to decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -105,6 +105,19 @@ class _NotPlainError(Exception):
 def is_plain(where: str) -> bool:
     """Return whether a condition is of the kind that `passing_rows` decides, if its columns' types are."""
     return _parsed(where) is not None
+
+
+def columns_named(where: str) -> tuple[str, ...] | None:
+    """Return the columns that a condition names, each once; None if it is not of the kind that is read here."""
+    condition = _parsed(where)
+    return None if condition is None else tuple(dict.fromkeys(_columns_of(condition)))
+
+
+def _columns_of(part: _Node) -> Iterator[str]:
+    if part.op == "column":
+        yield part.text
+    for each in part.args:
+        yield from _columns_of(each)
 
 
 def passing_rows(rows: pa.Table, where: str) -> pa.Table | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = [
     "LateModule",
     "T",
     "column_of_java",
+    "do_without_pandas",
     "duckdb",
     "exp",
     "frame_of_java",
@@ -54,6 +57,35 @@ class LateModule:
         found = getattr(import_module(self._late_name), name)
         setattr(self, name, found)
         return found
+
+
+class _Hidden(MetaPathFinder):
+    """Has a module not be found, for as long as this is the first finder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == self._name:
+            raise ModuleNotFoundError(f"{fullname} is not imported as yet", name=fullname)
+
+
+def do_without_pandas() -> None:
+    """Have Arrow import pandas when a frame is made of a table, and not with the first value, as it otherwise does.
+
+    The import takes longer than all else of a small run. Arrow then knows no series of pandas as such until somebody
+    has made a frame: whoever calls this must know all code of the process, and call it before there are threads.
+    """
+    if "pandas" in sys.modules:
+        return
+    hiding = _Hidden("pandas")
+    sys.meta_path.insert(0, hiding)
+    try:
+        import pyarrow as pa
+
+        pa.scalar(0)
+    finally:
+        sys.meta_path.remove(hiding)
 
 
 def frame_of_java(dataset: Any, session: SparkSession) -> DataFrame:

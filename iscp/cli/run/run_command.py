@@ -107,6 +107,7 @@ def _run(
     account: str,
 ) -> int:
     with end_at_once():
+        from iscp.adapters.system.late_imports import do_without_pandas
         from iscp.bootstrap.local.local_engine import LocalEngine, local_settings
         from iscp.cli.run.run_output import show_forecasts
         from iscp.cli.view.definition_files import read_definitions
@@ -121,7 +122,10 @@ def _run(
     quiet = invocation.output == "json"
     wanted = read_definitions(paths, quiet=quiet).jobs([], tables, target_root or "", account)
     orders = RunOrders(full_refresh, take_over)
-    with LocalEngine(config=local_settings(file, following=watch)) as engine:
+    config = local_settings(file, following=watch)
+    if not config.consumers.allow:  # else there is code of the user's own, which may use pandas
+        do_without_pandas()
+    with LocalEngine(config=config) as engine:
         jobs = engine.jobs(wanted)
         plan = engine.plan(wanted, jobs, JobSelection(select, exclude), fail_fast=fail_fast)
         if watch:

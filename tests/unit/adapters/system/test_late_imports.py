@@ -48,6 +48,26 @@ def test_threads_that_first_use_parts_of_one_package_at_once_see_all_of_it() -> 
         assert (run.stdout.split(), run.stderr) == (["LongType", "col", "to_arrow_type", "PySparkException"], "")
 
 
+WITHOUT_PANDAS = """
+import sys
+import pyarrow as pa
+from iscp.adapters.system.late_imports import do_without_pandas
+do_without_pandas()
+table = pa.table({"a": pa.array([1, None])})
+before = "pandas" in sys.modules
+frame = table.to_pandas()
+import pandas
+series = pa.array(pandas.Series([1.0, float("nan")]))
+print(before, frame["a"].isna().tolist() == [False, True], series.null_count)
+"""
+
+
+def test_arrow_imports_pandas_for_a_frame_and_not_for_a_value() -> None:
+    """From then on it knows a series of pandas, whose NaN is null."""
+    shown = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["False", "True", "1"]
+
+
 def test_names_are_those_of_the_module() -> None:
     from pyspark.sql import types
 
