@@ -6,6 +6,7 @@ anything on for that, and where a thread works for nobody, nothing is measured. 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -164,6 +165,30 @@ def count_work(*, rows_read: int = 0, bytes_read: int = 0, bytes_written: int = 
         tally.rows_read += max(0, rows_read)
         tally.bytes_read += max(0, bytes_read)
         tally.bytes_written += max(0, bytes_written)
+
+
+class _Invested(threading.local):
+    seconds = 0.0
+
+
+_invested = _Invested()
+
+
+@contextmanager
+def investing(clock: Clock) -> Iterator[None]:
+    """Take the time of what happens within for an investment: whichever work is the first in a process, or of its kind,
+    pays it for all that follows, as Spark's start or what is stored for later changes.
+    """
+    began_s, before_s = clock.monotonic_s(), _invested.seconds
+    try:
+        yield
+    finally:
+        _invested.seconds = before_s + clock.monotonic_s() - began_s  # with what is invested within
+
+
+def invested_s() -> float:
+    """Return the seconds that this thread has invested since it began: no measure of how long its work takes."""
+    return _invested.seconds
 
 
 def leave_to_spark(reason: str, *, unless_known: bool = False) -> None:

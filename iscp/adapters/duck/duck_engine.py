@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from iscp.adapters.system.late_imports import duckdb, pc
+from iscp.ports.work_timer import invested_s
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -92,9 +93,11 @@ class DuckCursor:
     def __init__(
         self, connection: DuckDBPyConnection, statement_s: float, ends_at_s: float, discard: Callable[[], None]
     ) -> None:
-        """`ends_at_s` is the monotonic time at which the last statement is interrupted, and none is begun."""
+        """`ends_at_s` is the monotonic time at which the last statement is interrupted, and none is begun; what its
+        thread invests meanwhile comes on top.
+        """
         self._connection = connection
-        self._statement_s, self._ends_at_s = statement_s, ends_at_s
+        self._statement_s, self._ends_at_s = statement_s, ends_at_s - invested_s()
         self._discard = discard
 
     def define(self, name: str, rows: pa.Table) -> None:
@@ -111,7 +114,7 @@ class DuckCursor:
         """Return the rows of a statement as `schema` has them. Raises NotComputedError, and OutOfTimeError at the end
         of the refresh's time.
         """
-        left_s = self._ends_at_s - time.monotonic()
+        left_s = self._ends_at_s + invested_s() - time.monotonic()
         if left_s <= 0:
             raise OutOfTimeError("the refresh has taken as long as a recomputation")
         timer = threading.Timer(min(self._statement_s, left_s), self._connection.interrupt)

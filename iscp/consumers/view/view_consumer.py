@@ -45,7 +45,7 @@ from iscp.ports.consumer import (
 )
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
-from iscp.ports.work_timer import leave_to_spark
+from iscp.ports.work_timer import invested_s, investing, leave_to_spark
 from iscp.views.analysis.session_analysis import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.changes.group_changes import with_op
@@ -216,13 +216,16 @@ class ViewConsumer(Consumer):
     def _follow(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed:
         if not spans.changed and not context.position.as_of_s:
             return self._unchanged(context, end, "no table has changed")
-        began_s = self._clock.monotonic_s()
-        if (done := self._follow_directly(context, spans, end, began_s)) is not None:
+        if (done := self._follow_directly(context, spans, end)) is not None:
             return done
         self._leave_changes_to_spark()
+        began_s = self._now_s()
         query, total = self._query(context, end), self._memory.sizes.of_all(self._source, end.tables)
-        choice = choose_strategy(self._view.policy, spans.bytes, total, self._refreshes.samples, query.scans(spans))
+        known = self._refreshes.history
+        scans = query.scans(spans)
+        choice = choose_strategy(self._view.policy, spans.bytes, total, known.samples, scans, known.changes)
         if choice.strategy is Strategy.FULL:
+            self._refreshes.learn_changes(found=False)
             return self._recompute(context, end, choice.reason, warn=False)
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
@@ -237,30 +240,39 @@ class ViewConsumer(Consumer):
             return self._unchanged(context, end, _NOTHING_BY_TIME)
         position, rows = written
         self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
+        self._refreshes.learn_changes(found=True)
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
-    def _follow_directly(
-        self, context: ConsumeContext, spans: Spans, end: RefreshEnd, began_s: float
-    ) -> Refreshed | None:
+    def _follow_directly(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
         """Refresh by what DuckDB computes, or by all rows once that has taken as long; None: Spark has to follow.
 
         What a refresh took is remembered only where it is not far below a recomputation.
         """
-        total, samples = self._memory.sizes.of_all(self._source, end.tables), self._refreshes.samples
-        budget_s = direct_budget_s(self._view.policy, spans.bytes, total, samples)
+        if self._engine is None:
+            return None
+        total, known = self._memory.sizes.of_all(self._source, end.tables), self._refreshes.history
+        budget_s = direct_budget_s(self._view.policy, spans.bytes, total, known.samples, known.changes)
         if not budget_s:
             return None
+        query, began_s = self._memory.query(partial(self._find_query, context, end)), self._now_s()
         try:
-            done = self._follow_by_duckdb(context, spans, end, budget_s)
+            done = self._follow_by_duckdb(self._engine, query, context, spans, end, budget_s)
         except OutOfTimeError:
             return self._abandon(Strategy.DIRECT, context, end, spans, began_s)
-        is_slow = self._clock.monotonic_s() - began_s >= budget_s / 2
-        if done is not None and (is_slow or any(each.strategy is Strategy.DIRECT for each in samples)):
+        if done is None:
+            return None
+        self._refreshes.learn_changes(found=True)
+        is_slow = self._now_s() - began_s >= budget_s / 2
+        if is_slow or any(each.strategy is Strategy.DIRECT for each in known.samples):
             self._remember(Strategy.DIRECT, spans.bytes, began_s)
         return done
 
+    def _now_s(self) -> float:
+        """Return the time by which refreshes are measured, without what is invested: others would not pay that."""
+        return self._clock.monotonic_s() - invested_s()
+
     def _remember(self, strategy: Strategy, size: int, began_s: float) -> None:
-        self._refreshes.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
+        self._refreshes.remember(RefreshSample(strategy, size, self._now_s() - began_s))
 
     def _abandon(
         self, strategy: Strategy, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float
@@ -268,7 +280,8 @@ class ViewConsumer(Consumer):
         """Recompute the view, and remember all that was taken for refreshes by such changes, as whoever chooses one
         pays it.
         """
-        reason = f"changes took {self._clock.monotonic_s() - began_s:.2g} s, as long as a full one, and were given up"
+        reason = f"changes took {self._now_s() - began_s:.2g} s, as long as a full one, and were given up"
+        self._refreshes.learn_changes(found=False)
         done = self._recompute(context, end, reason, warn=False)
         self._remember(strategy, spans.bytes, began_s)
         return done
@@ -282,14 +295,17 @@ class ViewConsumer(Consumer):
         return commit_tag(context, "tail", from_version, to, end.marks, as_of_s)
 
     def _follow_by_duckdb(
-        self, context: ConsumeContext, spans: Spans, end: RefreshEnd, limit_s: float
+        self,
+        engine: DuckEngine,
+        query: StoredQuery,
+        context: ConsumeContext,
+        spans: Spans,
+        end: RefreshEnd,
+        limit_s: float,
     ) -> Refreshed | None:
         """Refresh by what DuckDB computes in this process; return None if that is for Spark to do. Raises
         OutOfTimeError.
         """
-        if self._engine is None:
-            return None
-        query = self._memory.query(partial(self._find_query, context, end))
         root, by_time = query.root, query.by_time is not None
         if root is None or by_time != (context.position.as_of_s > 0):
             return None
@@ -304,7 +320,7 @@ class ViewConsumer(Consumer):
             source, clock_types = self._source, query.clock_types
             tables = ViewTables(context.session, source, uris, spans, columns, stack, instants, clock_types)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
-            refresh = DuckRefresh(root, stack.enter_context(self._engine.cursor(limit_s)), tables, sizes)
+            refresh = DuckRefresh(root, stack.enter_context(engine.cursor(limit_s)), tables, sizes)
             writers: list[Writer] = [] if by_time else [partial(self._write_groups, end)]
             if self._sink.marks_rows(tag):
                 writers += [self._write_changes, self._write_difference]
@@ -345,7 +361,8 @@ class ViewConsumer(Consumer):
         if not self._memory.worth.write():
             return False
         leave_to_spark("the groups of all its rows are stored, for later changes")
-        return self._store_groups(context, self._query(context, end), context.position, spans)
+        with investing(self._clock):
+            return self._store_groups(context, self._query(context, end), context.position, spans)
 
     def _write_kept(
         self, kept: KeptInput, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
@@ -387,7 +404,9 @@ class ViewConsumer(Consumer):
         return None if done is None else Refreshed(Consumed(*done, 0), "difference", "its tables are small")
 
     def _leave_changes_to_spark(self) -> None:
-        if not self._memory.is_computed_here:
+        if self._refreshes.history.changes.pause:
+            leave_to_spark("changes took longer than all rows without it")
+        elif not self._memory.is_computed_here:
             leave_to_spark("changes are computed by Spark for a query like this, however small they are")
         else:
             leave_to_spark("these changes are too many, or of a kind that is computed by Spark", unless_known=True)
@@ -476,7 +495,7 @@ class ViewConsumer(Consumer):
         self, context: ConsumeContext, end: RefreshEnd, reason: str, *, warn: bool, builds: bool = False
     ) -> Refreshed:
         """Compute all rows; `builds`: for no target that changes have come to."""
-        began_s = self._clock.monotonic_s()
+        began_s = self._now_s()
         leave_to_spark(f"all rows are computed ({reason})")
         query = self._query_anew(context, end)
         if builds and self._view.policy is not Policy.FULL:
@@ -537,7 +556,7 @@ class ViewConsumer(Consumer):
             return None
         if size <= DIFFERENCE_BYTES_MAX:
             return replace_few(context, self._sink, rows, tag)
-        is_due = self._refreshes.trials.is_due
+        is_due = self._refreshes.history.differences.is_due
         done = replace_differing(context, self._sink, rows, tag) if is_due else None
         self._refreshes.learn_difference(found=done is not None)
         return done

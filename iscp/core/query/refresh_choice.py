@@ -82,8 +82,8 @@ TRY_FACTOR = 1.3
 COLD_FACTOR = 2.0
 """The factor in place of TRY_FACTOR for changes such as were refreshed only once, when all was cold."""
 
-DIFFERENCES_PASSED_OVER_MAX = 64
-"""Recomputations after which a difference is looked for again, however often it was too large."""
+PASSED_OVER_MAX = 64
+"""Recomputations after which what has failed is tried again, however often it did."""
 
 BUDGET_LEAST_S = 0.5
 """No refresh by changes is given up before it has taken so long."""
@@ -136,10 +136,15 @@ class RefreshChoice:
 
 
 def choose_strategy(
-    policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans = Scans()
+    policy: Policy,
+    changed: int,
+    total: int,
+    samples: Sequence[RefreshSample],
+    scans: Scans = Scans(),
+    trials: Trials | None = None,
 ) -> RefreshChoice:
     """Choose a strategy. `changed` and `total` are bytes of the tables' files; `scans` is what is known before any
-    refresh.
+    refresh, `trials` says when changes that were slower are tried again.
     """
     match policy:
         case Policy.FULL:
@@ -148,6 +153,8 @@ def choose_strategy(
             return RefreshChoice(Strategy.INCREMENTAL, "the policy says so")
         case _:
             choice = _choose_by_cost(changed, total, samples, scans)
+            if choice.strategy is Strategy.FULL and trials is not None and trials.is_repetition_due:
+                choice = RefreshChoice(Strategy.INCREMENTAL, f"{choice.reason}; tried again")
             return replace(choice, budget_s=_budget_s(total, samples))
 
 
@@ -161,10 +168,14 @@ def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:
     return inf if full is None else max(full, BUDGET_LEAST_S)
 
 
-def direct_budget_s(policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample]) -> float:
+def direct_budget_s(
+    policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample], trials: Trials | None = None
+) -> float:
     """Return the seconds that a refresh by changes may take without Spark, before it is given up for a recomputation; 0
-    if such refreshes were measured, and a recomputation is expected to be faster.
+    if such refreshes were measured, and a recomputation is expected to be faster, unless `trials` has one due.
     """
+    if trials is not None and trials.is_repetition_due:
+        return _budget_s(total, samples)
     budget_s = _budget_s(total, samples) if policy is Policy.AUTO else inf
     expected = expect_incremental(changed, total, samples, Strategy.DIRECT) or 0.0
     return budget_s if expected <= max(1.0, _tried_to(Strategy.DIRECT, changed, samples)) * budget_s else 0.0
@@ -263,9 +274,12 @@ def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferenceTrials:
-    """The decision whether a recomputation looks for the rows that differ: after each time that these were too many,
-    twice as many recomputations do without. `pause` is how many that are now, `left` how many are still to come.
+class Trials:
+    """The decision whether a refresh tries what may be in vain: after each failure twice as many recomputations do
+    without. `pause` is how many that are now, `left` how many are still to come.
+
+    So one looks for the rows that differ, of which there may be too many; and changes are tried that took longer than
+    all rows: a machine may have stalled twice, and what was measured then must not count for ever.
     """
 
     pause: int = 0
@@ -275,35 +289,59 @@ class DifferenceTrials:
     def is_due(self) -> bool:
         return self.left == 0
 
-    def after(self, *, found: bool) -> DifferenceTrials:
+    @property
+    def is_repetition_due(self) -> bool:
+        """Return whether something is due that has failed before."""
+        return self.pause > 0 and self.is_due
+
+    def after(self, *, found: bool) -> Trials:
         """Return the trials after a recomputation; one that was not due counts as one less to pass over."""
         if not self.is_due:
             return replace(self, left=self.left - 1)
-        pause = 0 if found else min(2 * self.pause + 1, DIFFERENCES_PASSED_OVER_MAX)
-        return DifferenceTrials(pause, pause)
+        pause = 0 if found else min(2 * self.pause + 1, PASSED_OVER_MAX)
+        return Trials(pause, pause)
 
 
-def refreshes_to_json(samples: Sequence[RefreshSample], trials: DifferenceTrials = DifferenceTrials()) -> bytes:
-    found = [[each.strategy, each.bytes, each.took_s] for each in samples]
-    return json.dumps({"samples": found, "differences": [trials.pause, trials.left]}).encode()
+@dataclass(frozen=True, slots=True)
+class RefreshHistory:
+    """What is known of a view's former refreshes: what they took, and the trials of differences and of changes."""
+
+    samples: tuple[RefreshSample, ...] = ()
+    differences: Trials = Trials()
+    changes: Trials = Trials()
 
 
-def refreshes_from_json(content: bytes) -> tuple[tuple[RefreshSample, ...], DifferenceTrials]:
+def refreshes_to_json(history: RefreshHistory) -> bytes:
+    found = [[each.strategy, each.bytes, each.took_s] for each in history.samples]
+    trials = {name: [each.pause, each.left] for name, each in _trials_of(history).items()}
+    return json.dumps({"samples": found, **trials}).encode()
+
+
+def _trials_of(history: RefreshHistory) -> dict[str, Trials]:
+    return {"differences": history.differences, "changes": history.changes}
+
+
+def refreshes_from_json(content: bytes) -> RefreshHistory:
     """Return what is stored of former refreshes; nothing if the content is not of `refreshes_to_json`, as it lies where
     tenants write.
     """
     try:
         found = json.loads(content)
         if len(found["samples"]) > STORED_SAMPLES_MAX:
-            return (), DifferenceTrials()
+            return RefreshHistory()
         samples = tuple(
             RefreshSample(Strategy(strategy), exact_int(size, "bytes", 0), exact_float(took_s, "took_s", 0.0))
             for strategy, size, took_s in found["samples"]
         )
-        pause, left = (exact_int(each, "differences", 0, DIFFERENCES_PASSED_OVER_MAX) for each in found["differences"])
-        return samples, DifferenceTrials(pause, left)
+        trials = {name: _trials_from(found[name], name) for name in _trials_of(RefreshHistory())}
+        return RefreshHistory(samples, **trials)
     except (ValueError, TypeError, KeyError, RecursionError):
-        return (), DifferenceTrials()
+        return RefreshHistory()
+
+
+def _trials_from(found: Sequence[object], name: str) -> Trials:
+    pause, left = (exact_int(each, name, 0, PASSED_OVER_MAX) for each in found)
+    return Trials(pause, left)
 
 
 def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tuple[RefreshSample, ...]:

@@ -31,7 +31,7 @@ from iscp.core.algebra.stored_query import (
     query_to_json,
 )
 from iscp.core.query.refresh_choice import (
-    DifferenceTrials,
+    RefreshHistory,
     RefreshSample,
     refreshes_from_json,
     refreshes_to_json,
@@ -137,39 +137,39 @@ class QueryNote:
 
 
 class RefreshNote:
-    """The record of former refreshes of one view, of whichever process: how long they took, and whether recomputations
-    found few rows that differ.
-    """
+    """The record of former refreshes of one view, of whichever process."""
 
     def __init__(self, notes: TargetNotes) -> None:
         self._note = ViewNote(notes, REFRESH_NOTE, REFRESHES_BYTES_MAX)
-        self._known: tuple[tuple[RefreshSample, ...], DifferenceTrials] | None = None
+        self._known: RefreshHistory | None = None
         self._is_stored = True
 
     @property
-    def samples(self) -> tuple[RefreshSample, ...]:
-        return self._read()[0]
-
-    @property
-    def trials(self) -> DifferenceTrials:
-        return self._read()[1]
+    def history(self) -> RefreshHistory:
+        if self._known is None:
+            self._known = refreshes_from_json(self._note.read())
+        return self._known
 
     def remember(self, sample: RefreshSample) -> None:
-        self._known, self._is_stored = (with_sample(self.samples, sample), self.trials), False
+        self._learn(replace(self.history, samples=with_sample(self.history.samples, sample)))
 
     def learn_difference(self, *, found: bool) -> None:
-        self._known, self._is_stored = (self.samples, self.trials.after(found=found)), False
+        """Remember whether a recomputation found few rows that differ."""
+        self._learn(replace(self.history, differences=self.history.differences.after(found=found)))
+
+    def learn_changes(self, *, found: bool) -> None:
+        """Remember whether the view was refreshed by changes; it was not where all rows are expected to be faster."""
+        self._learn(replace(self.history, changes=self.history.changes.after(found=found)))
 
     def store(self) -> None:
         """Store what was remembered since; of processes that do so at once the last one's counts."""
         if not self._is_stored:
             self._is_stored = True
-            self._note.store(refreshes_to_json(self.samples, self.trials))
+            self._note.store(refreshes_to_json(self.history))
 
-    def _read(self) -> tuple[tuple[RefreshSample, ...], DifferenceTrials]:
-        if self._known is None:
-            self._known = refreshes_from_json(self._note.read())
-        return self._known
+    def _learn(self, history: RefreshHistory) -> None:
+        if history != self._known:
+            self._known, self._is_stored = history, False
 
 
 SERVED_LEAST = 3

@@ -108,7 +108,7 @@ def test_changes_that_take_as_long_as_all_rows_are_given_up_and_later_ones_are_n
     memory = view.pool.keep(("view", view.row.job_id, view.sql), view.target, lambda uri: ViewMemory())
     refreshes = memory.refreshes
     assert refreshes is not None
-    (sample,) = refreshes.samples
+    (sample,) = refreshes.history.samples
     for _ in range(2):
         refreshes.remember(RefreshSample(Strategy.FULL, sample.bytes, 0.01))  # and all else takes longer
     DeltaTable(table).update(updates={"a": "7"}, predicate="a = 1")
@@ -116,6 +116,6 @@ def test_changes_that_take_as_long_as_all_rows_are_given_up_and_later_ones_are_n
     assert (given_up.strategy, given_up.reason.endswith("as long as a full one, and were given up")) == ("full", True)
     assert not given_up.warning
     view.assert_equal()
-    tried = [each for each in refreshes.samples if each.strategy is Strategy.INCREMENTAL]
+    tried = [each for each in refreshes.history.samples if each.strategy is Strategy.INCREMENTAL]
     assert len(tried) == 1
     assert tried[0].took_s > 0.5

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,13 @@ from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.algebra.stored_query import QUERY_BYTES_MAX
 from iscp.core.job.iteration import Bounds
-from iscp.core.query.refresh_choice import RefreshSample, Strategy, refreshes_from_json, refreshes_to_json
+from iscp.core.query.refresh_choice import (
+    RefreshHistory,
+    RefreshSample,
+    Strategy,
+    refreshes_from_json,
+    refreshes_to_json,
+)
 from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
 from iscp.runtime.iteration.iteration_ports import SinkPool
 from iscp.views.refresh.view_memory import QUERY_NOTE, REFRESH_NOTE
@@ -291,13 +298,33 @@ def test_a_process_that_has_seen_no_refresh_chooses_by_what_former_ones_took(new
     view = new_view(GROUPS, seed=80, by_spark=True)
     view.refresh()
     file = Path(view.target, f"_iscp-{REFRESH_NOTE}.json")
-    (built,) = refreshes_from_json(file.read_bytes())[0]
+    (built,) = refreshes_from_json(file.read_bytes()).samples
     assert built.strategy is Strategy.FULL
     changes = RefreshSample(Strategy.INCREMENTAL, 1, 0.01)
-    for content, reason in ((refreshes_to_json([built, changes]), "expected "), (b'[["full", -1, 1]]', "")):
+    known = refreshes_to_json(RefreshHistory((built, changes)))
+    for content, reason in ((known, "expected "), (b'[["full", -1, 1]]', "")):
         file.write_bytes(content)
         view.restart()
         append(view)
         assert view.refresh().reason.startswith("expected ") is bool(reason)
-        assert len(refreshes_from_json(file.read_bytes())[0]) == (3 if reason else 1)
+        assert len(refreshes_from_json(file.read_bytes()).samples) == (3 if reason else 1)
     view.assert_equal()
+
+
+def test_changes_that_took_long_twice_are_tried_without_spark_again(new_view: NewView) -> None:
+    """So that a machine which stalled, or had to start Spark, does not have a view recomputed from then on."""
+    view = settled(new_view(GROUPS, seed=81))
+    file = Path(view.target, f"_iscp-{REFRESH_NOTE}.json")
+    full = next(each for each in refreshes_from_json(file.read_bytes()).samples if each.strategy is Strategy.FULL)
+    slow = RefreshSample(Strategy.DIRECT, 1_000, 100.0)
+    file.write_bytes(
+        refreshes_to_json(RefreshHistory((full, slow, slow, replace(slow, strategy=Strategy.INCREMENTAL))))
+    )
+    view.restart()
+    found = list[str]()
+    for _ in range(4):
+        append(view)
+        done = view.refresh()
+        found.append(f"{done.strategy}: {done.reason}")
+        view.assert_equal()
+    assert found[-1].startswith("groups"), found

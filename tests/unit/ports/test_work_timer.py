@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from contextvars import copy_context
 
 import pytest
@@ -15,6 +16,8 @@ from iscp.ports.work_timer import (
     charged_as,
     charging,
     count_work,
+    invested_s,
+    investing,
     leave_to_spark,
     note_spark,
     working_for,
@@ -177,3 +180,18 @@ def test_a_use_on_another_thread_is_not_noted_for_this_ones_jobs() -> None:
         thread.start()
         thread.join()
     assert tally.spark is None
+
+
+def test_what_is_invested_is_counted_once_for_each_thread_however_it_ends() -> None:
+    clock, before_s = FakeClock(), invested_s()
+    with suppress(ValueError), investing(clock):
+        clock.advance(2.0)
+        with investing(clock):
+            clock.advance(3.0)
+        raise ValueError
+    clock.advance(10.0)
+    others = list[float]()
+    thread = threading.Thread(target=lambda: others.append(invested_s()))
+    thread.start()
+    thread.join()
+    assert (invested_s() - before_s, others) == (5.0, [0.0])

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from iscp.adapters.delta.storage.delta_errors import spent
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.values.errors import EngineError
 from iscp.core.values.progress import StageWork
-from iscp.ports.work_timer import note_spark
+from iscp.ports.work_timer import investing, note_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,7 +138,7 @@ class DeferredSpark:
             spark.stop()
 
     def _start_once(self) -> SparkAccess:
-        with self._starting:
+        with investing(SystemClock()), self._starting:
             if self.spark is not None:
                 return self.spark
             if self._fault is not None:

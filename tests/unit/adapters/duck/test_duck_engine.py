@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine, NotComputedError, OutOfTimeError
+from iscp.ports.work_timer import investing
+from tests.fakes.clock import FakeClock
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -79,6 +81,18 @@ def test_a_statement_that_takes_too_long_is_interrupted() -> None:
         assert not isinstance(error.value, OutOfTimeError), "the refresh has time left"
         assert time.monotonic() - began_s < 20
         assert cursor.rows("SELECT max(n) AS n FROM t", NUMBERS)["n"].to_pylist() == [29_999], "it goes on"
+
+
+def test_what_is_invested_within_a_refresh_is_no_part_of_its_time() -> None:
+    clock = FakeClock()
+    with DuckEngine().cursor(0.5) as cursor:
+        cursor.define("t", rows(1))
+        with investing(clock):
+            clock.advance(100.0)
+        time.sleep(0.6)
+        assert len(cursor.rows("SELECT n FROM t", NUMBERS)) == 1
+    with DuckEngine().cursor(0.0) as cursor, pytest.raises(OutOfTimeError):
+        cursor.rows("SELECT n FROM t", NUMBERS)
 
 
 def test_a_statement_that_needs_too_much_memory_has_no_result() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -20,10 +21,10 @@ from iscp.core.query.query_plan import ChangeCost, JoinSide, Operator, OperatorK
 from iscp.core.query.refresh_choice import (
     BUDGET_LEAST_S,
     COLD_FACTOR,
-    DIFFERENCES_PASSED_OVER_MAX,
     MAGNITUDE,
     MAGNITUDE_SAMPLES_MAX,
     MAGNITUDES_MAX,
+    PASSED_OVER_MAX,
     PASSES,
     SAMPLES_MAX,
     SCANNED_BYTES_LEAST,
@@ -31,12 +32,13 @@ from iscp.core.query.refresh_choice import (
     SHARE_DEFAULT,
     TRY_FACTOR,
     CostEstimator,
-    DifferenceTrials,
     Policy,
+    RefreshHistory,
     RefreshSample,
     ScanEstimator,
     Scans,
     Strategy,
+    Trials,
     choose_strategy,
     direct_budget_s,
     expect_incremental,
@@ -245,12 +247,15 @@ SAMPLES = st.builds(
 )
 
 
-TRIALS = st.builds(DifferenceTrials, st.integers(0, 64), st.integers(0, 64))
+TRIALS = st.builds(Trials, st.integers(0, 64), st.integers(0, 64))
 
 
-@given(st.lists(SAMPLES, max_size=20), TRIALS)
-def test_stored_refreshes_are_read_as_they_were(samples: list[RefreshSample], trials: DifferenceTrials) -> None:
-    assert refreshes_from_json(refreshes_to_json(samples, trials)) == (tuple(samples), trials)
+HISTORIES = st.builds(RefreshHistory, st.lists(SAMPLES, max_size=20).map(tuple), TRIALS, TRIALS)
+
+
+@given(HISTORIES)
+def test_stored_refreshes_are_read_as_they_were(history: RefreshHistory) -> None:
+    assert refreshes_from_json(refreshes_to_json(history)) == history
 
 
 FORGED_SAMPLES = (
@@ -265,23 +270,24 @@ FORGED_TRIALS = (b"7", b"[]", b"[1]", b"[1, 2, 3]", b"[65, 0]", b"[0, -1]", b"[0
     "content",
     [
         *(b"", b"{}", b"7", b"null", b"\xff", b"[" * 100_000, b"[]"),
-        *(b'{"samples": %b, "differences": [0, 0]}' % each for each in FORGED_SAMPLES),
-        *(b'{"samples": [], "differences": %b}' % each for each in FORGED_TRIALS),
-        refreshes_to_json([RefreshSample(Strategy.FULL, 1, 1.0)] * 101),
+        *(b'{"samples": %b, "differences": [0, 0], "changes": [0, 0]}' % each for each in FORGED_SAMPLES),
+        *(b'{"samples": [], "differences": %b, "changes": [0, 0]}' % each for each in FORGED_TRIALS),
+        *(b'{"samples": [], "differences": [0, 0], "changes": %b}' % each for each in FORGED_TRIALS),
+        refreshes_to_json(RefreshHistory((RefreshSample(Strategy.FULL, 1, 1.0),) * 101)),
     ],
 )
 def test_forged_refreshes_are_none(content: bytes) -> None:
-    assert refreshes_from_json(content) == ((), DifferenceTrials())
+    assert refreshes_from_json(content) == RefreshHistory()
 
 
 def test_after_each_difference_that_was_too_large_twice_as_many_recomputations_do_without() -> None:
-    trials, tried = DifferenceTrials(), list[int]()
+    trials, tried = Trials(), list[int]()
     for number in range(260):
         if trials.is_due:
             tried.append(number)
         trials = trials.after(found=False)
     pauses = [later - earlier - 1 for earlier, later in pairwise(tried)]
-    assert pauses == [1, 3, 7, 15, 31, 63, DIFFERENCES_PASSED_OVER_MAX, DIFFERENCES_PASSED_OVER_MAX]
+    assert pauses == [1, 3, 7, 15, 31, 63, PASSED_OVER_MAX, PASSED_OVER_MAX]
     while not trials.is_due:
         trials = trials.after(found=False)
     assert trials.after(found=True).is_due, "the next one is as likely"
@@ -435,5 +441,59 @@ def test_each_way_by_changes_is_remembered_for_itself() -> None:
         samples = with_sample(samples, direct(5.0, MAGNITUDE**power))
     assert CHANGES_1_S in samples
     assert sum(each.strategy is Strategy.DIRECT for each in samples) == MAGNITUDES_MAX
-    assert refreshes_from_json(refreshes_to_json(samples))[0] == samples
+    assert refreshes_from_json(refreshes_to_json(RefreshHistory(samples))).samples == samples
     assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, samples).strategy is Strategy.INCREMENTAL
+
+
+# --- what was measured while a machine stalled ------------------------------------------------------------------------
+
+
+def refreshed(history: RefreshHistory, direct_s: float, spark_s: float, full_s: float) -> tuple[RefreshHistory, float]:
+    """Refresh a view of a gigabyte by changes of a thousand bytes, as its consumer does: first without Spark, then by
+    Spark, and by all rows where these were slower or took as long. Return the history and how long it took.
+    """
+
+    def learned(strategy: Strategy, took_s: float, *, changes: bool | None) -> RefreshHistory:
+        size = 1_000_000_000 if strategy is Strategy.FULL else 1_000
+        known = replace(history, samples=with_sample(history.samples, RefreshSample(strategy, size, took_s)))
+        return known if changes is None else replace(known, changes=known.changes.after(found=changes))
+
+    given = (Policy.AUTO, 1_000, 1_000_000_000, history.samples)
+    if budget_s := direct_budget_s(*given, history.changes):
+        if direct_s <= budget_s:
+            return learned(Strategy.DIRECT, direct_s, changes=True), direct_s
+        history = learned(Strategy.FULL, full_s, changes=False)
+        return learned(Strategy.DIRECT, budget_s + full_s, changes=None), budget_s + full_s
+    choice = choose_strategy(*given, Scans(), history.changes)
+    if choice.strategy is Strategy.FULL:
+        return learned(Strategy.FULL, full_s, changes=False), full_s
+    if spark_s <= choice.budget_s:
+        return learned(Strategy.INCREMENTAL, spark_s, changes=True), spark_s
+    history = learned(Strategy.FULL, full_s, changes=False)
+    return learned(Strategy.INCREMENTAL, choice.budget_s + full_s, changes=None), choice.budget_s + full_s
+
+
+@given(st.integers(1, 6), st.floats(1.0, 100.0), st.floats(0.5, 20.0), st.integers(0, 30))
+def test_a_machine_that_stalled_does_not_end_refreshes_by_changes(
+    stalls: int, stall_s: float, full_s: float, before: int
+) -> None:
+    """However often changes took long, they are tried again, and stay what is done from then on."""
+    history = RefreshHistory((RefreshSample(Strategy.FULL, 1_000_000_000, full_s),) * 2)
+    for _ in range(before):
+        history, _ = refreshed(history, 0.1, 1.0, full_s)
+    for _ in range(stalls):
+        history, _ = refreshed(history, stall_s, stall_s + 1, full_s)
+    taken = list[float]()
+    for _ in range(40):
+        history, took_s = refreshed(history, 0.1, 1.0, full_s)
+        taken.append(took_s)
+    assert taken[-20:] == [0.1] * 20
+
+
+@given(st.floats(1.0, 100.0), st.floats(0.5, 20.0))
+def test_changes_that_are_slower_each_time_are_tried_ever_more_rarely(factor: float, full_s: float) -> None:
+    history, total_s = RefreshHistory((RefreshSample(Strategy.FULL, 1_000_000_000, full_s),) * 2), 0.0
+    for _ in range(100):
+        history, took_s = refreshed(history, factor * full_s + 1, factor * full_s + 2, full_s)
+        total_s += took_s
+    assert total_s <= 125 * full_s

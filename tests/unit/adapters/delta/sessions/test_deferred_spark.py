@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark
 from iscp.core.job.iteration import SparkNeed
 from iscp.core.values.errors import EngineError, Unavailable
-from iscp.ports.work_timer import UsageTally, leave_to_spark, working_for
+from iscp.ports.work_timer import UsageTally, invested_s, leave_to_spark, working_for
 from tests.fakes.clock import FakeClock
 from tests.fakes.late_spark import FakeSession, FakeSpark
 
@@ -305,3 +306,23 @@ def test_a_use_of_a_session_is_noted_after_the_start_too_and_to_borrow_one_is_no
     with working_for(FakeClock(), [idle]), late.engine.session():
         late.engine.label("one")
     assert (used.spark, idle.spark) == (SparkNeed(), None)
+
+
+def test_the_start_is_an_investment_of_all_who_wait_for_it() -> None:
+    gate, spent = threading.Barrier(2), list[float]()
+    spark = DeferredSpark(Starter(before=lambda: time.sleep(0.3)), local=True)
+
+    def use() -> None:
+        gate.wait()
+        before_s = invested_s()
+        spark.use()
+        spent.append(invested_s() - before_s)
+        spark.use()
+        assert invested_s() - before_s == spent[-1], "it has started"
+
+    threads = [threading.Thread(target=use) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [each >= 0.25 for each in spent] == [True, True]
