@@ -316,7 +316,9 @@ def search(invocation: Invocation, /, uri: str, text: str, dead_letters: bool, *
     TEXT is a query: words, "a phrase", +must -not, title:fox, fo*, foks~1; or what an index of vectors embeds.
     """
     from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
+    from iscp.adapters.system.late_imports import do_without_pandas
 
+    do_without_pandas()
     try_datasets_as_user()
     if dead_letters:
         show_dead_letters(uri, options["k"], invocation.output)

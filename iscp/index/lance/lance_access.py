@@ -111,3 +111,6 @@ def no_index(uri: str, why: str = NO_DATASET) -> InvalidRequest:
         remedy="Name the target of a job of the kind fulltext, vector or search",
         code=ErrorCode.TABLE_NOT_FOUND,
     )
+
+
+TRUE, FALSE = "TRUE", "FALSE"

@@ -32,6 +32,7 @@ from iscp.core.api.api_requests import FILTER_CHARS_MAX
 from iscp.core.sql.sql_functions import SQL_NESTING_MAX, nesting_of
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import first_line, shown
+from iscp.index.lance.lance_access import FALSE, TRUE
 from iscp.index.search.filter_literals import FIELD, Value, date_of, instant_of, literal_value, local_time_of, refusal
 
 
@@ -295,7 +296,6 @@ COMPARISONS_MAX = 1_000
 LEVELS_MAX = 100
 """Levels of AND, OR and NOT within each other in a filter; one with more is refused."""
 
-TRUE, FALSE = "TRUE", "FALSE"
 
 _SIGNS: Mapping[type[exp.Expr], Sign] = {
     exp.EQ: Sign.EQ,

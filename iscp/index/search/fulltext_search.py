@@ -41,7 +41,7 @@ from lance.query import BooleanQuery, FullTextQuery, MatchQuery, Occur, PhraseQu
 from iscp.index.lance.index_columns import KEY, words_index
 from iscp.index.lance.index_store import SegmentStatistics, segment_statistics
 from iscp.index.lance.index_transaction import ADDRESS
-from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.lance_access import TRUE, lance_faults
 from iscp.index.model.analysed_query import (
     AnalysedBoolean,
     AnalysedLeaf,
@@ -60,7 +60,6 @@ from iscp.index.search.document_scores import (
     having_any,
     parts_of,
 )
-from iscp.index.search.filters import TRUE
 from iscp.index.search.fresh_rows import FreshRows, cached_texts, living_rows
 from iscp.index.search.searched_index import BestRows, RankedRow, rows_with
 

@@ -27,13 +27,12 @@ from iscp.core.values.errors import InvalidRequest
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
 from iscp.index.lance.index_columns import KEY, VECTOR, VECTOR_INDEX
 from iscp.index.lance.index_transaction import ADDRESS
-from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.lance_access import FALSE, TRUE, lance_faults
 from iscp.index.lance.recent_values import RecentValues
 from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
 from iscp.index.model.ranking import RANK_CONSTANT, Ranking, fuse
 from iscp.index.search.document_scores import parts_of
-from iscp.index.search.filters import FALSE, TRUE, lance_filter
 from iscp.index.search.fresh_rows import (
     CACHED_BYTES_MAX,
     FreshRows,
@@ -416,6 +415,8 @@ class HybridSearch:
         """Return the filter as Lance's SQL. Raises InvalidRequest."""
         if not self._request.filter.strip():
             return TRUE
+        from iscp.index.search.filters import lance_filter  # most searches have none, and its parser is large
+
         return lance_filter(self._request.filter, self._searched.index.dataset.schema, self._searched.stored)
 
     @cached_property

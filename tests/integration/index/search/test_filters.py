@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.index.search.filters import FALSE, TRUE, lance_filter
+from iscp.index.lance.lance_access import FALSE, TRUE
+from iscp.index.search.filters import lance_filter
 from tests.integration.index.search.random_filters import SCHEMA, drawn_condition, drawn_row
 from tests.selection import in_full
 

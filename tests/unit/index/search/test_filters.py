@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.search.filters import COMPARISONS_MAX, FALSE, TRUE, lance_filter
+from iscp.index.lance.lance_access import FALSE, TRUE
+from iscp.index.search.filters import COMPARISONS_MAX, lance_filter
 
 SCHEMA = pa.schema(
     [
