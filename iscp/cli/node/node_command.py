@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from iscp.adapters.system.late_imports import do_without_pandas
 from iscp.adapters.telemetry.log_ring import LogRing, configure_logging, log_uncaught
 from iscp.bootstrap.configuration.settings import check_files, load_settings
 
@@ -16,6 +17,8 @@ def run(file: Path | None) -> int:
     ring = LogRing(config.node_id, time.time_ns(), time.time)
     configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
     log_uncaught()
+    if not config.allows_foreign_code:  # which may use pandas
+        do_without_pandas()
     # The rest is loaded only for a configuration that is valid.
     from iscp.bootstrap.compose import run_node
 

@@ -123,7 +123,7 @@ def _run(
     wanted = read_definitions(paths, quiet=quiet).jobs([], tables, target_root or "", account)
     orders = RunOrders(full_refresh, take_over)
     config = local_settings(file, following=watch)
-    if not config.consumers.allow:  # else there is code of the user's own, which may use pandas
+    if not config.allows_foreign_code:  # which may use pandas
         do_without_pandas()
     with LocalEngine(config=config) as engine:
         jobs = engine.jobs(wanted)

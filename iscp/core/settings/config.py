@@ -428,6 +428,11 @@ class NodeConfig:
         return self.security.tls.node_name or f"node.{self.cluster}.iscp"
 
     @property
+    def allows_foreign_code(self) -> bool:
+        """Return whether code that is not iscp's may run in this process: consumers, triggers or embedders."""
+        return bool(self.consumers.allow or self.triggers.allow or self.embedding.allow)
+
+    @property
     def etcd_prefix(self) -> str:
         """Return the prefix of all of this cluster's keys."""
         return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"

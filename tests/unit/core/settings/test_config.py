@@ -312,3 +312,10 @@ def test_metrics_are_not_served_to_other_machines_without_tls() -> None:
     assert paths(MetricsConfig(listen="0.0.0.0:9464")) == ["metrics.listen"]
     insecure = replace(CONFIG.security, insecure=True)
     assert faults(replace(CONFIG, security=insecure, metrics=MetricsConfig(listen="0.0.0.0:9464"))) == []
+
+
+def test_code_that_is_not_ours_runs_where_any_kind_of_it_is_allowed() -> None:
+    assert not VALID.allows_foreign_code
+    for section in ("consumers", "triggers", "embedding"):
+        allowing = replace(getattr(VALID, section), allow=("own",))
+        assert replace(VALID, **{section: allowing}).allows_foreign_code
