@@ -82,6 +82,9 @@ TRY_FACTOR = 1.3
 COLD_FACTOR = 2.0
 """The factor in place of TRY_FACTOR for changes such as were refreshed only once, when all was cold."""
 
+CHANGES_PASSED_OVER = 5
+"""Recomputations after which changes that took longer are tried again for the first time."""
+
 PASSED_OVER_MAX = 64
 """Recomputations after which what has failed is tried again, however often it did."""
 
@@ -294,11 +297,13 @@ class Trials:
         """Return whether something is due that has failed before."""
         return self.pause > 0 and self.is_due
 
-    def after(self, *, found: bool) -> Trials:
-        """Return the trials after a recomputation; one that was not due counts as one less to pass over."""
+    def after(self, *, found: bool, first: int = 1) -> Trials:
+        """Return the trials after a recomputation; one that was not due counts as one less to pass over. `first` is the
+        pause after the first failure.
+        """
         if not self.is_due:
             return replace(self, left=self.left - 1)
-        pause = 0 if found else min(2 * self.pause + 1, PASSED_OVER_MAX)
+        pause = 0 if found else min(2 * self.pause + first, PASSED_OVER_MAX)
         return Trials(pause, pause)
 
 

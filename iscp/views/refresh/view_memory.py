@@ -31,6 +31,7 @@ from iscp.core.algebra.stored_query import (
     query_to_json,
 )
 from iscp.core.query.refresh_choice import (
+    CHANGES_PASSED_OVER,
     RefreshHistory,
     RefreshSample,
     refreshes_from_json,
@@ -159,7 +160,8 @@ class RefreshNote:
 
     def learn_changes(self, *, found: bool) -> None:
         """Remember whether the view was refreshed by changes; it was not where all rows are expected to be faster."""
-        self._learn(replace(self.history, changes=self.history.changes.after(found=found)))
+        trials = self.history.changes.after(found=found, first=CHANGES_PASSED_OVER)
+        self._learn(replace(self.history, changes=trials))
 
     def store(self) -> None:
         """Store what was remembered since; of processes that do so at once the last one's counts."""

@@ -24,6 +24,7 @@ from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.algebra.stored_query import QUERY_BYTES_MAX
 from iscp.core.job.iteration import Bounds
 from iscp.core.query.refresh_choice import (
+    CHANGES_PASSED_OVER,
     RefreshHistory,
     RefreshSample,
     Strategy,
@@ -322,7 +323,7 @@ def test_changes_that_took_long_twice_are_tried_without_spark_again(new_view: Ne
     )
     view.restart()
     found = list[str]()
-    for _ in range(4):
+    for _ in range(CHANGES_PASSED_OVER + 2):
         append(view)
         done = view.refresh()
         found.append(f"{done.strategy}: {done.reason}")

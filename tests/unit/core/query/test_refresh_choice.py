@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from iscp.core.query.query_plan import ChangeCost, JoinSide, Operator, OperatorKind, OperatorUpkeep, upkeep_of
 from iscp.core.query.refresh_choice import (
     BUDGET_LEAST_S,
+    CHANGES_PASSED_OVER,
     COLD_FACTOR,
     MAGNITUDE,
     MAGNITUDE_SAMPLES_MAX,
@@ -456,7 +457,9 @@ def refreshed(history: RefreshHistory, direct_s: float, spark_s: float, full_s: 
     def learned(strategy: Strategy, took_s: float, *, changes: bool | None) -> RefreshHistory:
         size = 1_000_000_000 if strategy is Strategy.FULL else 1_000
         known = replace(history, samples=with_sample(history.samples, RefreshSample(strategy, size, took_s)))
-        return known if changes is None else replace(known, changes=known.changes.after(found=changes))
+        if changes is None:
+            return known
+        return replace(known, changes=known.changes.after(found=changes, first=CHANGES_PASSED_OVER))
 
     given = (Policy.AUTO, 1_000, 1_000_000_000, history.samples)
     if budget_s := direct_budget_s(*given, history.changes):
