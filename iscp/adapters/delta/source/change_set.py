@@ -411,12 +411,10 @@ def _changes(net: Rows, counts: Mapping[str, int], bounds: KeyBounds) -> Changes
     return Changes(net, inserts, updates, deletes, passed, bounds)
 
 
-def _passing_directly(rows: pa.Table, where: Sequence[str]) -> pa.Table | None:
-    """Return the rows for which all conditions are true; None: Spark has to decide."""
-    passing: pa.Table | None = rows
+def _passing_directly(rows: pa.Table | None, where: Sequence[str]) -> pa.Table | None:
+    """Return the rows for which all conditions are true; None: Spark has to decide, or has read them."""
     for condition in where:
         from iscp.adapters.duck.row_conditions import passing_rows  # most jobs have no condition
 
-        if (passing := passing_rows(passing, condition)) is None:
-            return None
-    return passing
+        rows = None if rows is None else passing_rows(rows, condition)
+    return rows
