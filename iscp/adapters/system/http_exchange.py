@@ -19,7 +19,9 @@ import os
 import random
 import socket
 import ssl
+import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -311,6 +313,9 @@ PORT_MIN, PORT_MAX = 15_000, 32_000
 ATTEMPTS_MAX = 200
 """Ports drawn at random to find a free one; then the system's choice is taken."""
 
+RESERVED_MAX = 256
+"""Ports that a process reserves; those that it drew the longest ago are let go."""
+
 
 def is_free(port: int) -> bool:
     """Return whether a server could listen on the loopback interface there now."""
@@ -324,12 +329,28 @@ def is_free(port: int) -> bool:
     return True
 
 
+_reserved: deque[socket.socket] = deque(maxlen=RESERVED_MAX)
+
+
 def free_port() -> int:
-    """A port that is free now; drawn, so that several callers at the same time find different ones."""
+    """A port that is free now, and is drawn by nobody else on this machine until its server listens.
+
+    It is drawn at random and stays bound, without listening, by this process: that keeps others from drawing it, and
+    no server from taking it that binds as servers do (SO_REUSEADDR).
+    """
     for _ in range(ATTEMPTS_MAX):
-        port = random.randrange(PORT_MIN, PORT_MAX)
-        if is_free(port):
-            return port
+        port, bound = random.randrange(PORT_MIN, PORT_MAX), socket.socket()
+        try:
+            bound.bind((LOOPBACK, port))
+        except OSError:
+            bound.close()
+            continue
+        if sys.platform == "linux":  # elsewhere a server could not listen there
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _reserved.append(bound)
+        else:
+            bound.close()
+        return port
     with socket.socket() as any_port:
         any_port.bind((LOOPBACK, 0))
         return int(any_port.getsockname()[1])

@@ -198,6 +198,15 @@ def test_a_host_is_written_in_one_way() -> None:
 
 def test_a_port_lies_below_those_of_outgoing_connections() -> None:
     assert all(PORT_MIN <= free_port() < PORT_MAX for _ in range(20))
+
+
+def test_a_port_that_was_drawn_is_drawn_by_nobody_else_and_a_server_can_listen_there() -> None:
+    port = free_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((LOOPBACK, port))
+    with socket.create_server((LOOPBACK, port)) as server:
+        assert server.getsockname()[1] == port
+
     assert len({free_port() for _ in range(20)}) > 1
 
 
