@@ -281,8 +281,8 @@ class Trials:
     """The decision whether a refresh tries what may be in vain: after each failure twice as many recomputations do
     without. `pause` is how many that are now, `left` how many are still to come.
 
-    So one looks for the rows that differ, of which there may be too many; and changes are tried that took longer than
-    all rows: a machine may have stalled twice, and what was measured then must not count for ever.
+    Differences are searched for by it, of which there may be too many; and changes that took longer than all rows are
+    tried again: a machine may have stalled twice, and what was measured then must not count for ever.
     """
 
     pause: int = 0
@@ -309,7 +309,7 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class RefreshHistory:
-    """What is known of a view's former refreshes: what they took, and the trials of differences and of changes."""
+    """The record of a view's former refreshes: what they took, and the trials of differences and of changes."""
 
     samples: tuple[RefreshSample, ...] = ()
     differences: Trials = Trials()

@@ -115,9 +115,7 @@ def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
     first = choose_ports(layout, 0)
     assert len({first.nodes[0], first.etcd_client, first.etcd_peer, first.pages[0]}) == 4
     assert choose_ports(layout, None) == first
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", first.nodes[0]))
-        other.listen()
+    with socket.create_server(("127.0.0.1", first.nodes[0])):
         moved = choose_ports(layout, None)
         assert moved.nodes[0] != first.nodes[0]
         assert moved.etcd_client == first.etcd_client
