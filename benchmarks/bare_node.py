@@ -69,6 +69,7 @@ from iscp.ports.engine import NodeLog
 from iscp.ports.source import NothingHeld
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.job_views import DeadLetterReader, JobViews, JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator, Resharder
 from iscp.runtime.admin.request_validator import RequestValidator
@@ -305,7 +306,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
-    intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock, compose_places(config))
+    intake = RequestValidator(JobMaker(AnyTable(), kinds.kind, lambda trigger: None, clock, compose_places(config)))
     jobs = JobViews(owner, nodes, kinds.kind, clock)
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
     sources = SourceReleases(NothingHeld(), kinds.kind)

@@ -69,6 +69,7 @@ from iscp.runtime.access.known_callers import AuditWriter, CertificateCaller, Kn
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.admin_service import OwnerAdmin, lagging_jobs
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
 from iscp.runtime.admin.request_validator import RequestValidator
@@ -388,7 +389,7 @@ def compose_services(
     catalog = DeltaCatalog.of(foundation.spark.root, foundation.analysis, s3=config.storage.s3.used)
     holds = DeltaRetentionHold(lambda uri: catalog.describe(uri).configuration, property_setter(foundation.spark.root))
     places = compose_places(config)
-    validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
+    validator = RequestValidator(JobMaker(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places))
     plain = JobViews(owner, nodes, kind, clock)
     retention = RetentionWatch(lagging_jobs(owner, plain, clock), catalog, places, clock)
     figures = FigureReader(kind, places).read

@@ -16,6 +16,7 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.owner.checkpoint_saver import ProgressSignal
 from iscp.runtime.worker.worker_loop import VerifyDesk
@@ -63,7 +64,9 @@ class Desk:
         self.targets = FakeTargets()
         self.notified, self.interrupted = self.calls.notified, self.calls.interrupted
         self.nodes, self.views = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
-        self.intake = RequestValidator(self.catalog, self.find_kind, self.check_trigger, self.world.clock, places)
+        self.intake = RequestValidator(
+            JobMaker(self.catalog, self.find_kind, self.check_trigger, self.world.clock, places)
+        )
         self.holds = FakeHolds()
         self.admin = self.new_admin(self.intake)
 

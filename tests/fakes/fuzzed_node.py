@@ -28,6 +28,7 @@ from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.ports.system import Clock
 from iscp.runtime.access.known_callers import TokenService
+from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
 from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
@@ -60,7 +61,7 @@ class FuzzedNode:
         self.verifying = VerifyDesk(lambda event: None, clock)
         calls = FakeCalls(self.verifying)
         nodes, views = nodes_and_views(owner, self.world.membership, self.world.clock, calls)
-        intake = RequestValidator(catalog, kinds.kind, _refuse_trigger, clock)
+        intake = RequestValidator(JobMaker(catalog, kinds.kind, _refuse_trigger, clock))
         self.admin = owner_admin(owner, catalog, kinds.kind, clock, nodes, views.view, intake=intake)
         store = FakeOverrides(self.world.etcd)
         resharder = Resharder(owner, catalog, kinds.kind, intake)

@@ -13,6 +13,7 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import NothingHeld, RetentionHold
 from iscp.ports.system import Clock
 from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
 from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.admin.retention_watch import SourceReleases
@@ -35,7 +36,7 @@ def owner_admin(
     intake: RequestValidator | None = None,
     holds: RetentionHold | None = None,
 ) -> OwnerAdmin:
-    intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
+    intake = intake or RequestValidator(JobMaker(catalog, kinds, check_trigger, clock))
     views = JobViews(owner, nodes, kinds, clock, FigureReader(kinds).read)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
     releases = SourceReleases(holds or NothingHeld(), kinds)

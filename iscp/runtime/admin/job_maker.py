@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from iscp.core.access.authorization import TARGET_FIELD
 from iscp.core.api.api_requests import JobName
@@ -103,26 +103,22 @@ def versions_wanted(row: JobRow, version: int | None, versions: Mapping[str, int
 KIND_FIELD = "spec.iteration.consumer.kind"
 
 
+@dataclass(frozen=True, slots=True)
 class JobMaker:
-    """Makes the rows of jobs: for the owner, and for who runs them by themselves. Its jobs have no job_id yet."""
+    """Makes the rows of jobs: for the owner, and for who runs them by themselves. Its jobs have no job_id yet.
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        kinds: Callable[[str], ConsumerKind],
-        check_trigger: Callable[[TriggerSpec], None],
-        clock: Clock,
-        places: PlaceGuard = ANYWHERE,
-    ) -> None:
-        self._everywhere = catalog
-        self._kinds = kinds
-        self._check_trigger = check_trigger
-        self._clock = clock
-        self._places = places
+    `tables` is the catalog of all accounts, of which each may see what `places` say.
+    """
+
+    tables: Catalog
+    kinds: Callable[[str], ConsumerKind]
+    check_trigger: Callable[[TriggerSpec], None]
+    clock: Clock
+    places: PlaceGuard = ANYWHERE
 
     def catalog(self, account: str) -> Catalog:
         """Return the catalog as far as the account may see it: all that requests name is looked up in it."""
-        return self._places.catalog(account, self._everywhere)
+        return self.places.catalog(account, self.tables)
 
     def describe(self, account: str, table: str) -> TableDescription:
         """Return a table that a job is to read from now on. Raises as Catalog.describe and Catalog.refuse_links."""
@@ -135,22 +131,22 @@ class JobMaker:
         check_names(job)
         check_new_names(job)
         refuse_unprintable(spec.consumer.target, TARGET_FIELD)
-        self._check_trigger(spec.trigger)
+        self.check_trigger(spec.trigger)
 
     def make(
         self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
     ) -> Registration:
         """Return a job of this spec on `source`, under `table_id`. Raises InvalidRequest; all of it only if `check`."""
         spec = parse_spec(spec_json)
-        kind, catalog = self._kinds(spec.consumer.kind), self.catalog(job.account)
-        self._places.require_target(job.account, spec.consumer.target, TARGET_FIELD)
+        kind, catalog = self.kinds(spec.consumer.kind), self.catalog(job.account)
+        self.places.require_target(job.account, spec.consumer.target, TARGET_FIELD)
         if check:
             self.check(job, spec, source)
         target = kind.target_of(spec.consumer, catalog)
         consumer = with_uris(replace(spec.consumer, target=target), kind, source, catalog)
         to_be = replace(spec, consumer=consumer).to_json()
-        row = row_of(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
-        self._places.require_job(row)
+        row = row_of(job, to_be, source, table_id)._replace(create_at_s=self.clock.now_s())
+        self.places.require_job(row)
         warning = _void_warning(spec, source)
         return Registration(row, shared_target=kind.shared_target, sharded=kind.sharded, warning=warning)
 
@@ -158,18 +154,18 @@ class JobMaker:
         """Raise InvalidRequest for what a new job, or one with another spec, may not have."""
         refuse_unprintable(spec.consumer.target, TARGET_FIELD)
         refuse_unfit(spec, source)
-        self._validate(self._kinds(spec.consumer.kind), spec, source, self.catalog(job.account))
-        self._check_trigger(spec.trigger)
+        self._validate(self.kinds(spec.consumer.kind), spec, source, self.catalog(job.account))
+        self.check_trigger(spec.trigger)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
         """Explain the query. Raises InvalidRequest if the query cannot be maintained, or the consumer maintains
         none.
         """
         consumer = parse_spec(spec_json).consumer
-        kind = self._kinds(consumer.kind)
+        kind = self.kinds(consumer.kind)
         if kind.explain is None:
             raise InvalidRequest(f"{kind.name} keeps no query", about=KIND_FIELD, remedy="Explain a job that keeps one")
-        self._places.require_target(account, consumer.target, TARGET_FIELD)
+        self.places.require_target(account, consumer.target, TARGET_FIELD)
         return kind.explain(consumer, self.catalog(account))
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
@@ -198,7 +194,7 @@ class JobMaker:
         One in a cluster that goes on with what a run has left rebuilds nothing.
         """
         spec = row.spec
-        refuse_occupied = self._kinds(spec.consumer.kind).refuse_occupied
+        refuse_occupied = self.kinds(spec.consumer.kind).refuse_occupied
         if refuse_occupied is None or spec.adopt_from is not None:
             return
         try:

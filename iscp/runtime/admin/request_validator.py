@@ -16,15 +16,12 @@ from iscp.core.api.api_views import Action, CheckedJob
 from iscp.core.job.job_row import JobRow, Registration, with_own_table_id
 from iscp.core.job.registration_id import marked_job_id, spec_mark
 from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.spec.spec import ChangeMode, TriggerSpec
+from iscp.core.spec.spec import ChangeMode
 from iscp.core.spec.spec_parsing import changed_spec, parse_spec
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.values.ids import JobKey, next_job_id
 from iscp.ports.admin import still_wanted
-from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumerKind
-from iscp.ports.system import Clock
-from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin.job_maker import (
     JobMaker,
     check_names,
@@ -44,21 +41,14 @@ CHECKS = TurnBounds(node_max=300, account_max=100, timeout_s=180.0, waits=False)
 class RequestValidator:
     """Makes what the log's writer decides of what users request, and submits it under job_ids in their order."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        kinds: Callable[[str], ConsumerKind],
-        check_trigger: Callable[[TriggerSpec], None],
-        clock: Clock,
-        places: PlaceGuard = ANYWHERE,
-    ) -> None:
-        self._maker = JobMaker(catalog, kinds, check_trigger, clock, places)
-        self._places = places
-        self._kinds = kinds
-        self._check_trigger = check_trigger
-        self._clock = clock
+    def __init__(self, maker: JobMaker) -> None:
+        self._maker = maker
         self._turns = AccountTurns(
-            CHECKS, "iscp-check", "check of the request", "Retry; is the storage of a table slow?", clock.monotonic_s
+            CHECKS,
+            "iscp-check",
+            "check of the request",
+            "Retry; is the storage of a table slow?",
+            maker.clock.monotonic_s,
         )
         self._last_id = ""
         self._id_lock = threading.Lock()
@@ -90,7 +80,7 @@ class RequestValidator:
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
         """Return what it takes to have each job as it is wanted, and why not if it cannot be."""
         checked = [self._in_turn(request.job.account, partial(self._check, writer, request)) for request in requests]
-        now_s = self._clock.now_s()
+        now_s = self._maker.clock.now_s()
 
         def decide(book: JobBook) -> list[CheckedJob]:
             draft = PendingChanges(book, now_s)  # thrown away
@@ -167,9 +157,9 @@ class RequestValidator:
         return self._in_turn(seen.key.account, lambda: self._update(seen, request))
 
     def _update(self, seen: JobRow, request: UpdateRequest) -> Update:
-        self._places.require_job(seen)
+        self._maker.places.require_job(seen)
         spec = changed_spec(seen.spec_json, request.changes_json)
-        self._check_trigger(spec.trigger)
+        self._maker.check_trigger(spec.trigger)
         wants_feed = spec.change_source is ChangeMode.CDF
         if wants_feed and (seen.spec.change_source, seen.spec.enable_cdf) != (spec.change_source, spec.enable_cdf):
             refuse_unfit(spec, self._maker.catalog(seen.key.account).describe(seen.table_name))
@@ -177,14 +167,14 @@ class RequestValidator:
 
     def deletion(self, seen: JobRow, request_id: str) -> Unregister:
         """Raises InvalidRequest for a job whose target is not deleted here."""
-        kind = self._kinds(seen.spec.consumer.kind)
+        kind = self._maker.kinds(seen.spec.consumer.kind)
         if kind.delete_target is None:
             raise InvalidRequest(
                 f"would delete the target of a consumer {kind.name}, which nodes cannot",
                 field="delete_target",
                 remedy="Unregister the job without it, and delete its target by hand",
             )
-        self._in_turn(seen.key.account, lambda: self._places.require_job(seen))
+        self._in_turn(seen.key.account, lambda: self._maker.places.require_job(seen))
         return Unregister(seen.key, request_id, delete_target=True)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
@@ -218,7 +208,7 @@ class RequestValidator:
 
     def _next_id(self, writer: LogWriter) -> str:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))
-        self._last_id = next_job_id(self._clock.now_s(), last)
+        self._last_id = next_job_id(self._maker.clock.now_s(), last)
         return self._last_id
 
 

@@ -28,6 +28,7 @@ from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, NotO
 from iscp.core.values.ids import JobKey, NodeRecord, ShardId
 from iscp.core.values.progress import SnapshotSize, TableSize
 from iscp.ports.consumer import ConsumerKind
+from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
 from iscp.runtime.admin.request_validator import RequestValidator
 from iscp.runtime.worker.worker_loop import VerifyDesk
@@ -51,7 +52,7 @@ class Operated:
         self.world.lead()
         self.sharded = True
         self.store = FakeOverrides(self.world.etcd)
-        self.intake = RequestValidator(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
+        self.intake = RequestValidator(JobMaker(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock))
         self.calls = FakeCalls(VerifyDesk(lambda event: None, self.world.clock))
         nodes, _ = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
         resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
