@@ -260,7 +260,7 @@ class LocalEngine:
         self._closing.close()
 
     def _units(self) -> UnitRunner:
-        return UnitRunner(cache(self._runner), self._source, self._clock, self._kinds)
+        return UnitRunner(self._runner, self._source, self._clock, self._kinds)
 
     def _runner(self) -> Runner:
         from iscp.runtime.worker.runner import Runner  # a run with nothing to do has no iteration

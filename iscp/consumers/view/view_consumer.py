@@ -405,7 +405,7 @@ class ViewConsumer(Consumer):
 
     def _leave_changes_to_spark(self) -> None:
         if self._refreshes.history.changes.pause:
-            leave_to_spark("changes took longer than all rows without it")
+            leave_to_spark("changes without Spark took longer than all rows")
         elif not self._memory.is_computed_here:
             leave_to_spark("changes are computed by Spark for a query like this, however small they are")
         else:

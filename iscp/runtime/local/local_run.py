@@ -237,8 +237,9 @@ class UnitRunner:
         clock: Clock,
         kinds: Callable[[str], ConsumerKind],
     ) -> None:
-        """`runner` returns what carries out iterations, which is the same each time: a run may need none."""
-        self._runner = runner
+        """`runner` makes what carries out iterations, once at most: a run may have none."""
+        self._make_runner = runner
+        self._runner: IterationRunner | None = None
         self._kinds = kinds
         self._source = source
         self._clock = clock
@@ -315,10 +316,11 @@ class UnitRunner:
         """Have what runs end before its next commit, and begin nothing more."""
         self._stopped.set()
         with self._lock:
-            running = list(self._running.values())
+            running, runner = list(self._running.values()), self._runner
         for iteration, guard in running:
             guard.cancel()
-            self._runner().cancel(iteration)
+            if runner is not None:
+                runner.cancel(iteration)
 
     def _run_one(
         self, rows: Sequence[JobRow], purpose: Purpose, ends: Mapping[str, int] = NO_ENDS
@@ -331,10 +333,11 @@ class UnitRunner:
         guard = RunGuard(self._clock, lambda epoch: None, 0.0)
         with self._lock:
             self._running[number] = iteration, guard
+            runner = self._runner = self._runner or self._make_runner()
         try:
             if self._stopped.is_set():
                 raise Canceled("the run was ended")
-            return self._runner().run(iteration, guard)
+            return runner.run(iteration, guard)
         except IscpError:
             raise
         except Exception as error:
