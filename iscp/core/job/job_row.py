@@ -478,9 +478,9 @@ def of_table(row: JobRow, table_id: str) -> JobRow:
     )
 
 
+_COPY_DIGITS = 16
+
+
 def copy_id(table_id: str, uri: str) -> str:
     """Return the id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
     return f"{table_id}@{sha256(uri.encode()).hexdigest()[:_COPY_DIGITS]}"
-
-
-_COPY_DIGITS = 16

@@ -413,8 +413,11 @@ def _changes(net: Rows, counts: Mapping[str, int], bounds: KeyBounds) -> Changes
 
 def _passing_directly(rows: pa.Table | None, where: Sequence[str]) -> pa.Table | None:
     """Return the rows for which all conditions are true; None: Spark has to decide, or has read them."""
-    for condition in where:
-        from iscp.adapters.duck.row_conditions import passing_rows  # most jobs have no condition
+    if rows is None or not where:
+        return rows
+    from iscp.adapters.duck.row_conditions import passing_rows  # most jobs have no condition
 
-        rows = None if rows is None else passing_rows(rows, condition)
+    for condition in where:
+        if (rows := passing_rows(rows, condition)) is None:
+            break
     return rows
