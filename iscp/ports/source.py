@@ -196,6 +196,23 @@ class SmallSnapshot:
     bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RowScan:
+    """All rows of a table as of a version, in files of so many `bytes`, with the columns of `schema`.
+
+    `parts` yields them, a few at a time and each time from the first one on. It raises UnreadRowsError where Spark has
+    to read them.
+    """
+
+    schema: pa.Schema
+    bytes: int
+    parts: Callable[[], Iterator[pa.Table]]
+
+
+class UnreadRowsError(Exception):
+    """Rows that are read by Spark alone."""
+
+
 class ChangesUnavailableError(Exception):
     """The changes of a range cannot be read any more (log cleaned, files vacuumed, feed off): take the difference."""
 
@@ -338,11 +355,8 @@ class ChangeSource(Protocol):
         They are read without Spark. Return None if there may be more than `rows_max`, or they are not plain.
         """
 
-    def all_rows(self, uri: str, version: int, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
-        """Return these `columns` of all rows at `version`, read without Spark.
-
-        Return None if the files have more than `bytes_max` bytes together, or the rows are not plain.
-        """
+    def scan(self, uri: str, version: int, columns: Sequence[str]) -> RowScan | None:
+        """Return these `columns` of all rows at `version`, to be read without Spark, or None if they are not plain."""
 
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
         """Return the table's size at `version`, as its log says; no row is read.

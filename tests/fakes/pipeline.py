@@ -277,7 +277,7 @@ class FakeSource:
         self.snapshot_sessions.append(session)
         return dict(self.states[version])
 
-    def all_rows(self, uri: str, version: int, columns: Sequence[str], bytes_max: int) -> None:
+    def scan(self, uri: str, version: int, columns: Sequence[str]) -> None:
         return None
 
     def rows_with(self, uri: str, version: int, keys: Any, columns: Sequence[str], rows_max: int) -> None:

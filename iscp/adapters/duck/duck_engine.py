@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from iscp.adapters.system.late_imports import duckdb, pc
+from iscp.ports.source import RowScan
 from iscp.ports.work_timer import invested_s
 
 if TYPE_CHECKING:
@@ -44,6 +46,30 @@ _SETTINGS: Mapping[str, str | int] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """The bytes of files up to which a refresh without Spark reads a table whole, by how much there is to gain."""
+
+    searched: int = 1024**2
+    """Bytes of a table that is read whole rather than searched for keys, if it can be searched."""
+
+    held: int = 32 * 1024**2
+    """Bytes of a table whose rows are held in memory; those of a larger one are scanned, a few at a time and anew by
+    each statement.
+    """
+
+    scanned: int = 256 * 1024**2
+    """Bytes of all tables that are scanned, where nothing else is left but Spark, which would read as much."""
+
+    difference: int = 4 * 1024**2
+    """Bytes of all tables up to which all rows of a view are computed, and of its target up to which only the
+    difference is written.
+    """
+
+
+READ_LIMITS = ReadLimits()
+
+
 class NotComputedError(Exception):
     """A statement has no result here: DuckDB refuses a value, or a limit was reached. Spark decides."""
 
@@ -54,10 +80,16 @@ class OutOfTimeError(NotComputedError):
 
 class DuckEngine:
     """The database of one process; safe for threads. `statement_s` is the limit of one statement, `memory_bytes` that
-    of all together.
+    of all together, and `limits` are those of what is read for it.
     """
 
-    def __init__(self, statement_s: float = STATEMENT_S_MAX, memory_bytes: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        statement_s: float = STATEMENT_S_MAX,
+        memory_bytes: int = MEMORY_BYTES_MAX,
+        limits: ReadLimits = READ_LIMITS,
+    ) -> None:
+        self.limits = limits
         self._statement_s = statement_s
         self._settings: dict[str, Any] = {**_SETTINGS, "memory_limit": f"{memory_bytes}B"}
         self._lock = threading.Lock()
@@ -100,15 +132,12 @@ class DuckCursor:
         self._statement_s, self._ends_at_s = statement_s, ends_at_s - invested_s()
         self._discard = discard
 
-    def define(self, name: str, rows: pa.Table) -> None:
+    def define(self, name: str, rows: pa.Table | RowScan) -> None:
         """Have statements read these rows under a name. Times of day lose their zone, which is UTC.
 
-        Raises NotComputedError for a day or time that DuckDB has no place for.
+        Raises NotComputedError for a day or time that DuckDB has no place for; of a scan the statements raise it.
         """
-        if any(map(_is_infinite, rows.columns)):
-            raise NotComputedError("a day or time that is infinity to DuckDB")
-        columns = [each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in rows.columns]
-        self._connection.register(name, pa.table(columns, names=rows.schema.names))
+        self._connection.register(name, _RowStream(rows) if isinstance(rows, RowScan) else _without_zones(rows))
 
     def rows(self, text: str, schema: pa.Schema) -> pa.Table:
         """Return the rows of a statement as `schema` has them. Raises NotComputedError, and OutOfTimeError at the end
@@ -135,6 +164,29 @@ class DuckCursor:
             columns = [each.cast(kind) for each, kind in zip(found.columns, schema.types, strict=True)]
             return pa.table(columns, schema=schema)
         raise NotComputedError(f"the rows have the types {found.schema.types}, and not {schema.types}")
+
+
+class _RowStream:
+    """The rows of a scan, for DuckDB, which takes them a few at a time, and anew for each place of a statement."""
+
+    def __init__(self, scan: RowScan) -> None:
+        self._scan = scan
+        self._schema = _without_zones(scan.schema.empty_table()).schema
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches()).__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for rows in self._scan.parts():
+            yield from _without_zones(rows).to_batches()
+
+
+def _without_zones(rows: pa.Table) -> pa.Table:
+    """Raises NotComputedError."""
+    if any(map(_is_infinite, rows.columns)):
+        raise NotComputedError("a day or time that is infinity to DuckDB")
+    columns = [each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in rows.columns]
+    return pa.table(columns, names=rows.schema.names)
 
 
 def define_functions(database: DuckDBPyConnection) -> None:

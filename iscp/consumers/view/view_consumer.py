@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from iscp import __version__
-from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX
+from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, are_equal
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
-from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError, OutOfTimeError
+from iscp.adapters.duck.duck_engine import READ_LIMITS, DuckEngine, NotComputedError, OutOfTimeError
 from iscp.adapters.system.late_imports import E
 from iscp.consumers.source_rows import commit_tag, takeover_tag
 from iscp.consumers.view.bag_commit import (
@@ -51,7 +51,6 @@ from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.changes.group_changes import with_op
 from iscp.views.changes.signed_rows import Instants
 from iscp.views.duck.duck_refresh import (
-    DIFFERENCE_BYTES_MAX,
     DuckRefresh,
     StoredGroups,
     StoredRows,
@@ -309,16 +308,14 @@ class ViewConsumer(Consumer):
         root, by_time = query.root, query.by_time is not None
         if root is None or by_time != (context.position.as_of_s > 0):
             return None
-        if by_time and follows_from_all_rows(root):  # Spark stores totals and inputs for this, of the same instant
-            return None
         self._memory.by_time = query.by_time
         tag = self._tail_tag(context, end, end.instant_s if by_time else 0.0)
         uris = self._view.query.tables
         with ExitStack() as stack:
             names = {name: self._source.columns(uri, end.tables[uri].to.version) for name, uri in uris.items()}
             columns, instants = columns_read(root, names), Instants(spans.as_of_s, end.instant_s)
-            source, clock_types = self._source, query.clock_types
-            tables = ViewTables(context.session, source, uris, spans, columns, stack, instants, clock_types)
+            source, clock_types, limits = self._source, query.clock_types, engine.limits
+            tables = ViewTables(context.session, source, uris, spans, columns, stack, instants, clock_types, limits)
             sizes = {name: self._memory.sizes.of(self._source, uri, end.tables[uri]) for name, uri in uris.items()}
             refresh = DuckRefresh(root, stack.enter_context(engine.cursor(limit_s)), tables, sizes)
             writers: list[Writer] = [] if by_time else [partial(self._write_groups, end)]
@@ -326,6 +323,8 @@ class ViewConsumer(Consumer):
                 writers += [self._write_changes, self._write_difference]
                 if query.kept is not None:
                     writers.insert(0, partial(self._write_kept, query.kept))
+                else:
+                    writers.append(self._write_scanned)
             for write in writers:
                 try:
                     if (done := write(context, refresh, tag)) is not None:
@@ -380,9 +379,10 @@ class ViewConsumer(Consumer):
         return None if done is None else Refreshed(Consumed(*done, 0), "changes", "few rows of what is kept changed")
 
     def _write_changes(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
-        """Refresh by the rows that change."""
-        if follows_from_all_rows(refresh.root):
-            return None
+        """Refresh by the rows that change, which are found without all rows."""
+        return None if follows_from_all_rows(refresh.root) else self._write_net(context, refresh, tag)
+
+    def _write_net(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         touched = refresh.touched_rows()
         rows = touched.keys if touched is not None else refresh.net_rows()
         if not len(rows) and not refresh.tables.spans.changed:
@@ -398,10 +398,31 @@ class ViewConsumer(Consumer):
 
     def _write_difference(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         """Refresh by all rows of small tables, of which those stay that are there already."""
-        if not refresh.is_small or not refresh.tables.spans.changed:
+        if not refresh.is_small or not refresh.tables.changed:
             return None
-        done = self._sink.replace_rows(refresh.all_rows(), tag, context.guard, FEW_ROWS_MAX)
-        return None if done is None else Refreshed(Consumed(*done, 0), "difference", "its tables are small")
+        return self._write_all_here(context, refresh, tag, "its tables are small")
+
+    def _write_scanned(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
+        """Refresh by scans of whole tables, where nothing else is left but Spark, which would read as much of them."""
+        scanning = refresh.scanning
+        if scanning is None or not refresh.tables.changed:
+            return None
+        size, done = self._source.size(self._target, context.position.base_version).bytes, None
+        if size <= READ_LIMITS.difference:
+            done = self._write_all_here(context, scanning, tag, "its result is small")
+        return done or self._write_net(context, scanning, tag)
+
+    def _write_all_here(
+        self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag, reason: str
+    ) -> Refreshed | None:
+        """Refresh by all rows, computed in this process, of which those stay that are there already."""
+        rows = refresh.all_rows()
+        if not refresh.tables.spans.changed:
+            there = self._sink.few_rows(context.position.base_version, FEW_ROWS_MAX)
+            if there is not None and are_equal(there, rows):
+                return Refreshed(Consumed(context.position, 0, 0), "unchanged", _NOTHING_BY_TIME, committed=False)
+        done = self._sink.replace_rows(rows, tag, context.guard, FEW_ROWS_MAX)
+        return None if done is None else Refreshed(Consumed(*done, 0), "difference", reason)
 
     def _leave_changes_to_spark(self) -> None:
         if self._refreshes.history.changes.pause:
@@ -554,7 +575,7 @@ class ViewConsumer(Consumer):
         size = self._source.size(self._target, context.position.base_version).bytes
         if not 0 < size <= SEARCHED_BYTES_MAX:
             return None
-        if size <= DIFFERENCE_BYTES_MAX:
+        if size <= READ_LIMITS.difference:
             return replace_few(context, self._sink, rows, tag)
         is_due = self._refreshes.history.differences.is_due
         done = replace_differing(context, self._sink, rows, tag) if is_due else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from iscp.adapters.delta.rows.net_changes import arrow_schema, weights_of
-from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError
+from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError, ReadLimits
 from iscp.adapters.system.late_imports import T, pc
 from iscp.core.algebra.algebra import (
     CLOCK,
@@ -31,14 +31,14 @@ from iscp.core.algebra.algebra import (
     TypedColumn,
     Windowed,
 )
-from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows
+from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
 from iscp.core.algebra.duck_text import leaf_name, translate
 from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
 from iscp.core.algebra.stored_query import KeptInput, KeptRows, plan_kept_rows
 from iscp.core.rows.differences import Op
 from iscp.core.sql.sql_names import OP, WEIGHT
-from iscp.ports.source import ChangeSource
+from iscp.ports.source import ChangeSource, RowScan, UnreadRowsError
 from iscp.views.changes.group_changes import KeyRows, with_op
 from iscp.views.changes.signed_rows import Instants
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Part, Spans, count_read, measured_as, reading
@@ -48,7 +48,12 @@ if TYPE_CHECKING:
 
 
 LOOKED_UP_ROWS_MAX = 500_000
-"""Rows of a table that are looked up for a refresh without Spark; a refresh that needs more is left to Spark."""
+"""Rows of a table that are looked up for a refresh without Spark; one that needs more reads all of them, or is left to
+Spark.
+"""
+
+HELD_ROWS_BYTES_MAX = 256 * 1024**2
+"""Bytes of memory that the rows of a table may take which are held for a refresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class ViewTables:
     stack: ExitStack
     instants: Instants
     clock_types: frozenset[str]
+    limits: ReadLimits
 
     @property
     def changed(self) -> list[str]:
@@ -77,19 +83,17 @@ class ViewTables:
         old, new = (clock_row(each).select([*self.clock_types]) for each in (self.instants.old_s, self.instants.new_s))
         return found if old.equals(new) else [*found, CLOCK]
 
-    def rows(self, leaf: Table, bytes_max: int) -> pa.Table:
-        """Return the rows that a leaf stands for; all rows only of a table of so many bytes. Raises
-        NotComputedError.
-        """
+    def rows(self, leaf: Table) -> pa.Table | RowScan:
+        """Return the rows that a leaf stands for; of a large table a scan of them. Raises NotComputedError."""
         if leaf.at is TableRows.CHANGES:
             return self._changes(leaf.name)
         if leaf.name == CLOCK:
             return clock_row(self.instants.at(leaf.at))
         uri, columns = self.uris[leaf.name], self.columns[leaf.name]
-        rows = self.source.all_rows(uri, self._version(leaf), columns, bytes_max)
-        if rows is None:
-            raise NotComputedError(f"all rows of {leaf.name} are read by Spark alone")
-        return rows
+        scan = self.source.scan(uri, self._version(leaf), columns)
+        if scan is None or scan.bytes > self.limits.scanned:
+            raise NotComputedError(f"all rows of {leaf.name} are too many, or read by Spark alone")
+        return scan if scan.bytes > self.limits.held else _all_of(scan)
 
     def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
         """Return the rows of a step, whose keys are computed. Raises NotComputedError."""
@@ -119,6 +123,19 @@ class ViewTables:
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))
 
 
+def _all_of(scan: RowScan) -> pa.Table:
+    """Raises NotComputedError."""
+    parts, size = [scan.schema.empty_table()], 0
+    try:
+        for rows in scan.parts():
+            parts.append(rows)
+            if (size := size + rows.nbytes) > HELD_ROWS_BYTES_MAX:
+                raise NotComputedError("the rows of a table take too much memory")
+    except UnreadRowsError as error:
+        raise NotComputedError(str(error)) from error
+    return pa.concat_tables(parts)
+
+
 def clock_row(at_s: float) -> pa.Table:
     """Return the time as a table has it: one row, of Unix seconds to the millisecond."""
     at = pa.array([round(at_s * 1000)], pa.timestamp("ms", "UTC"))
@@ -141,14 +158,6 @@ def columns_read(root: Rel, schemas: Mapping[str, Sequence[str]]) -> dict[str, l
 
 
 R = TypeVar("R")
-
-READ_WHOLE_BYTES = (1024**2, 32 * 1024**2)
-"""Bytes of the files of a table that is read whole for a refresh, rather than searched for keys: of the plans by the
-first limit and by the last one, the first that there is is taken."""
-
-DIFFERENCE_BYTES_MAX = 4 * 1024**2
-"""Bytes of the files of all tables of a view up to which all of its rows are computed, and of its target up to which
-only the difference is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +206,25 @@ class DuckRefresh:
     cursor: DuckCursor
     tables: ViewTables
     bytes: Mapping[str, int]
-    read: dict[str, pa.Table] = field(default_factory=dict)
+    read: dict[str, pa.Table | RowScan] = field(default_factory=dict)
     """The rows of leaves that were read: each is read once, whichever ways to refresh are tried."""
+
+    is_scanning: bool = False
+    """Whether a large table is scanned rather than searched for keys."""
 
     @property
     def is_small(self) -> bool:
         """Return whether the tables are so small that all rows are computed."""
-        return sum(self.bytes.values()) <= DIFFERENCE_BYTES_MAX
+        return sum(self.bytes.values()) <= self.tables.limits.difference
+
+    @property
+    def scanning(self) -> DuckRefresh | None:
+        """Return the refresh that scans large tables whole, or None if they are too large, or the result follows from
+        stored sums, which Spark keeps up where changes are too many for them here.
+        """
+        if sum(self.bytes.values()) > self.tables.limits.scanned or is_summed(self.root):
+            return None
+        return replace(self, is_scanning=True)
 
     def all_rows(self) -> pa.Table:
         """Return all rows as they are now. Raises NotComputedError."""
@@ -312,7 +333,8 @@ class DuckRefresh:
     def _planned(self, plan: Callable[[Collection[str], Collection[str]], R]) -> R:
         """Return what is planned for the tables that have changed and those that are large. Raises NotComputedError."""
         missing = ""
-        for bytes_max in READ_WHOLE_BYTES:
+        limits = self.tables.limits
+        for bytes_max in [limits.scanned] if self.is_scanning else [limits.searched, limits.held]:
             large = {name for name, size in self.bytes.items() if size > bytes_max}
             try:
                 return plan(self.tables.changed, large)
@@ -328,7 +350,9 @@ class DuckRefresh:
             if isinstance(step, ComputedStep):
                 computation.define(step.into, computation.rows(step.rows, [each.name for each in step.into.fields]))
             else:
-                computation.define(step.into, self.tables.look_up(step, computation.defined[leaf_name(step.keys)]))
+                keys = computation.defined[leaf_name(step.keys)]
+                assert isinstance(keys, pa.Table)  # a step before has computed them
+                computation.define(step.into, self.tables.look_up(step, keys))
         return computation
 
 
@@ -338,9 +362,9 @@ class _Computation:
 
     cursor: DuckCursor
     tables: ViewTables
-    defined: dict[str, pa.Table]
+    defined: dict[str, pa.Table | RowScan]
 
-    def define(self, leaf: Table, rows: pa.Table) -> None:
+    def define(self, leaf: Table, rows: pa.Table | RowScan) -> None:
         self.defined[leaf_name(leaf)] = rows
         self.cursor.define(leaf_name(leaf), rows)
 
@@ -356,7 +380,7 @@ class _Computation:
             raise NotComputedError("the last digits of sums of doubles depend on the order of rows")
         for each in relation.tables():
             if leaf_name(each) not in self.defined:
-                self.define(each, self.tables.rows(each, READ_WHOLE_BYTES[-1]))
+                self.define(each, self.tables.rows(each))
         fields = [TypedColumn(each.id, name, each.type) for each, name in zip(relation.columns, names, strict=True)]
         rows = self.cursor.rows(f"{translation.text} LIMIT {CHANGED_ROWS_MAX + 1}", arrow_schema_of(fields))
         if len(rows) > CHANGED_ROWS_MAX:
@@ -391,6 +415,12 @@ def _can_be(groups: pa.Table) -> bool:
         holds += [pc.greater_equal(count, 0), pc.less_equal(count, rows)]
         holds.append(pc.or_(pc.greater(rows, 0), pc.equal(total, 0)))
     return all(pc.all(each, min_count=0).as_py() for each in holds)
+
+
+def is_summed(root: Rel) -> bool:
+    """Return whether groups at the top of a query follow from stored sums."""
+    shown = shown_keys(root)
+    return shown is not None and isinstance(shown.top, Group) and summed_functions(shown.top) is not None
 
 
 def follows_from_all_rows(root: Rel) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.duck.duck_engine import DuckCursor, DuckEngine
+from iscp.adapters.duck.duck_engine import DuckCursor, DuckEngine, ReadLimits
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.refresh.view_memory import read_query
@@ -93,6 +93,46 @@ def test_what_is_made_of_all_groups_follows_from_what_is_kept(new_view: NewView,
     assert strategies - {"unchanged"} == {"changes"}
     view.kind = ViewKind(None)
     assert view.follow(2) <= {"incremental", "unchanged"}, "Spark goes on with it too"
+
+
+SCANNED = (
+    "select count(*) c, sum(n) s, avg(a) m, max(b) hi, count(distinct a) k from t",
+    "select t.a, b from t where a > (select avg(a) from t)",
+    "select a, b, n from t order by a desc, b, n limit 3",
+    "select a, n, rank() over (order by n, a) r from t",
+    "select t.a, u.x from t join u on t.a < u.y",
+    "select b, min(n) lo, max(a) hi, count(distinct a) k from t group by b",
+    "select distinct t.a, u.x from t left join u on t.a >= u.a",
+    "select a from t where a not in (select a from u where a is not null)",
+)
+SCANNING = DuckEngine(limits=ReadLimits(searched=0, held=0, difference=0))
+"""To this engine each table is a large one."""
+
+
+@pytest.mark.parametrize("sql", in_full(SCANNED, [*SCANNED[:3], SCANNED[4]]))
+def test_large_tables_are_scanned_where_nothing_else_is_left_but_spark(new_view: NewView, sql: str) -> None:
+    view = new_view(sql, seed=71, refresh="incremental")
+    view.refresh()
+    view.kind = ViewKind(SCANNING)
+    strategies = view.follow(4)
+    view.restart()
+    strategies |= view.follow(1)
+    assert strategies - {"unchanged"}
+    assert strategies <= {"changes", "difference", "unchanged"}
+
+
+def test_tables_that_are_too_large_are_not_scanned(new_view: NewView) -> None:
+    view = new_view(SCANNED[0], seed=72, refresh="incremental")
+    view.refresh()
+    view.kind = ViewKind(DuckEngine(limits=ReadLimits(searched=0, held=0, scanned=1, difference=0)))
+    assert view.follow(2) <= {"incremental", "full", "unchanged"}
+
+
+def test_sums_that_are_stored_are_kept_up_rather_than_all_rows_scanned(new_view: NewView) -> None:
+    view = new_view("select b, sum(n) s from t group by b", seed=73, refresh="incremental")
+    view.refresh()
+    view.kind = ViewKind(SCANNING)
+    assert view.follow(3) - {"unchanged"} == {"groups"}
 
 
 def test_a_change_of_the_other_table_and_of_both_is_followed(new_view: NewView) -> None:

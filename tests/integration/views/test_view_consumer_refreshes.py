@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.table_opening import add_actions_of
+from iscp.adapters.duck.duck_engine import READ_LIMITS
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.views.duck.duck_refresh import DIFFERENCE_BYTES_MAX
 
 from .conftest import SCHEMAS, ViewBench, bag
 
@@ -283,7 +283,7 @@ def test_of_a_large_view_that_is_recomputed_only_those_rows_are_written_that_dif
     rows = [{"a": 1, "b": "same", "d": 0.0, "n": None}] * 2
     write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="overwrite")
     view.refresh()
-    assert sum(add_actions_of(DeltaTable(view.target)).column("size_bytes").to_pylist()) > DIFFERENCE_BYTES_MAX
+    assert sum(add_actions_of(DeltaTable(view.target)).column("size_bytes").to_pylist()) > READ_LIMITS.difference
 
     def refreshed(column: str, value: str) -> int:
         """Refresh the view after an update, and return how many rows of distinct values were written."""

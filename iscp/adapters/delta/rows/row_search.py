@@ -77,6 +77,12 @@ def beyond(codes: Codes, others: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return found
 
 
+def are_equal(rows: pa.Table, others: pa.Table) -> bool:
+    """Return whether both have the same rows, each as often; `others` has the same columns."""
+    mine, theirs = row_codes(rows, others.select(rows.schema.names))
+    return len(mine) == len(theirs) and not beyond(mine, theirs).any()
+
+
 SEARCHED_BYTES_MAX = 8 * 1024**3
 """Bytes of a table's files in which rows are searched here; larger tables are left to Spark."""
 
@@ -162,16 +168,16 @@ def find_keys(
     return [places for places, _ in found] or [_none() for _ in files], rows
 
 
-def read_all(files: Sequence[DataFile], schema: pa.Schema, room: Allowance) -> pa.Table:
-    """Return these columns of all rows. Raises NotReadableHere, also where they take more memory than allowed."""
-    parts = [schema.empty_table()]
+def scan_rows(files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield these columns of all rows, one row group after another. Raises NotReadableHere, also where one takes more
+    memory than rows of a file may.
+    """
     for file in files:
         with file.open_cached(schema) as groups:
             for group in groups:
                 gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
                 left = np.delete(np.arange(group.end - group.begin), gone) if len(gone) else None
-                parts.append(group.read(schema, left, room))
-    return pa.concat_tables(parts)
+                yield group.read(schema, left)
 
 
 def _with_keys(

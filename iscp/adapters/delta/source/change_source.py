@@ -62,7 +62,7 @@ from iscp.core.sql.sql_names import path_of, quoted
 from iscp.core.values.errors import EngineError, StorageError, TableNotFound
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Watermark
-from iscp.ports.source import ChangesUnavailableError, CommitOrigin, SmallSnapshot, SourceRange
+from iscp.ports.source import ChangesUnavailableError, CommitOrigin, RowScan, SmallSnapshot, SourceRange
 from iscp.ports.work_timer import charged_as, leave_to_spark
 
 if TYPE_CHECKING:
@@ -327,11 +327,11 @@ class DeltaChangeSource:
         return self._lookup.find(uri, version, shape, keys, columns, rows_max)
 
     @charged_as(UsagePart.READ)
-    def all_rows(self, uri: str, version: int, columns: Sequence[str], bytes_max: int) -> pa.Table | None:
+    def scan(self, uri: str, version: int, columns: Sequence[str]) -> RowScan | None:
         if not self._small_bytes_max:
             return None
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
-        return self._lookup.all_rows(uri, version, shape, columns, bytes_max, Allowance(bytes_max * DECODED_FACTOR))
+        return self._lookup.scan(uri, version, shape, columns)
 
     @charged_as(UsagePart.READ)
     def columns(self, uri: str, version: int) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,9 +25,8 @@ from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, State
 from iscp.adapters.delta.log.table_opening import add_actions_of, open_delta
 from iscp.adapters.delta.rows.data_file import DataFile, has_early_days, open_files
 from iscp.adapters.delta.rows.net_changes import arrow_schema
-from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, read_all
+from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, scan_rows
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
-from iscp.adapters.delta.storage.bounded_parquet import Allowance
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.storage.regular_files import lies_elsewhere
 from iscp.adapters.system.late_imports import pc
@@ -34,7 +34,7 @@ from iscp.core.build.build_task import count_pieces
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, IscpError, PermanentError, StorageError
 from iscp.core.values.ids import table_id_fault
 from iscp.core.values.progress import UNKNOWN, SnapshotSize
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import ChangesUnavailableError, RowScan, UnreadRowsError
 
 BySpark = Callable[[str, int], Shape]
 """The table at a URI as of a version. Raises EngineError, StorageError."""
@@ -356,23 +356,15 @@ class RowLookup:
             return rows if len(rows) <= rows_max and not has_early_days(rows) else None
         return None
 
-    def all_rows(
-        self, uri: str, version: int, shape: Shape, columns: Sequence[str], bytes_max: int, room: Allowance
-    ) -> pa.Table | None:
-        """Return these columns of all rows as ChangeSource.all_rows; `shape` is that of the version, and `room` for all
-        rows in memory. Raises StorageError.
-        """
+    def scan(self, uri: str, version: int, shape: Shape, columns: Sequence[str]) -> RowScan | None:
+        """Return all rows as ChangeSource.scan; `shape` is that of the version. Raises StorageError."""
         if not shape.readable(columns):
             return None
         schema = arrow_schema(shape.selected(columns))
-        with suppress(NotReadableHere, pa.ArrowException), direct_work():
-            with delta_faults(f"read rows of {uri}"):
-                files = self._files(uri).at(version)
-                if sum(each.add.get("size") or 0 for each in files) > bytes_max:
-                    return None
-                rows = read_all(files, schema, room)
-            rows.validate(full=True)
-            return None if has_early_days(rows) else rows
+        with suppress(NotReadableHere), delta_faults(f"read rows of {uri}"):
+            opened = self._files(uri).at(version)
+            size = sum(each.add.get("size") or 0 for each in opened)
+            return RowScan(schema, size, partial(_scan, uri, opened, schema))
         return None
 
     def added(self, uri: str, version: int, files_max: int) -> list[str] | None:
@@ -393,3 +385,21 @@ class RowLookup:
             if len(self._tables) > TABLES_MAX:
                 self._tables.popitem(last=False)
             return found
+
+
+def _scan(uri: str, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield all rows. Raises UnreadRowsError, StorageError."""
+    parts = scan_rows(files, schema)
+    try:
+        while True:
+            with direct_work():
+                with delta_faults(f"read rows of {uri}"):
+                    rows = next(parts, None)
+                if rows is None:
+                    return
+                rows.validate(full=True)  # texts may hold bytes that are none, which is no fault of the storage
+                if has_early_days(rows):
+                    raise NotReadableHere
+            yield rows
+    except (NotReadableHere, pa.ArrowException) as error:
+        raise UnreadRowsError(f"rows of {uri} are read by Spark alone") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine, NotComputedError, OutOfTimeError
+from iscp.core.values.errors import StorageError
+from iscp.ports.source import RowScan, UnreadRowsError
 from iscp.ports.work_timer import investing
 from tests.fakes.clock import FakeClock
 
@@ -31,6 +34,45 @@ def test_rows_have_the_wanted_types_and_times_their_zone() -> None:
     assert found.schema == schema
     assert found["at"].to_pylist() == at.to_pylist()
     assert found["n"].to_pylist() == [1, 2, 3]
+
+
+def scan(parts: int, fault: Exception | None = None) -> RowScan:
+    """Return a scan of rows that are numbered, 1,000 in each part, which ends by a fault if there is one."""
+
+    def read() -> Iterator[pa.Table]:
+        for part in range(parts):
+            yield pa.table({"n": pa.array(range(part * 1_000, (part + 1) * 1_000), pa.int64())})
+        if fault is not None:
+            raise fault
+
+    return RowScan(NUMBERS, 0, read)
+
+
+def test_rows_of_a_scan_are_read_anew_wherever_a_statement_names_them() -> None:
+    with DuckEngine().cursor() as cursor:
+        cursor.define("t", scan(5))
+        joined = "SELECT sum(a.n + b.n)::BIGINT AS n FROM t a JOIN t b USING (n) WHERE n >= 10"
+        for _ in range(2):
+            assert cursor.rows(joined, NUMBERS)["n"].to_pylist() == [sum(range(10, 5_000)) * 2]
+
+
+@pytest.mark.parametrize("fault", [UnreadRowsError("read by Spark alone"), StorageError("is not there")])
+def test_a_scan_that_ends_too_early_has_no_result(fault: Exception) -> None:
+    with DuckEngine().cursor() as cursor:
+        cursor.define("t", scan(2, fault))
+        with pytest.raises(NotComputedError, match=str(fault)):
+            cursor.rows("SELECT max(n) AS n FROM t", NUMBERS)
+
+
+def test_a_scan_that_takes_too_long_is_interrupted() -> None:
+    def endless() -> Iterator[pa.Table]:
+        while True:
+            yield rows(1_000)
+
+    with DuckEngine().cursor(refresh_s=0.3) as cursor:
+        cursor.define("t", RowScan(NUMBERS, 0, endless))
+        with pytest.raises(OutOfTimeError):
+            cursor.rows("SELECT count(*) AS n FROM t", NUMBERS)
 
 
 def test_a_value_that_does_not_fit_is_no_result() -> None:
@@ -137,6 +179,10 @@ def test_a_time_that_is_infinity_to_duckdb_has_no_result(kind: pa.DataType) -> N
     greatest = pa.array([2 ** (bits.bit_width - 1) - 1], bits).cast(kind)
     with DuckEngine().cursor() as cursor, pytest.raises(NotComputedError, match="infinity"):
         cursor.define("t", pa.table({"at": greatest}))
+    with DuckEngine().cursor() as cursor:
+        cursor.define("t", RowScan(pa.schema([("at", kind)]), 0, lambda: iter([pa.table({"at": greatest})])))
+        with pytest.raises(NotComputedError, match="infinity"):
+            cursor.rows("SELECT count(*) AS n FROM t", NUMBERS)
 
 
 def test_no_statement_of_a_refresh_goes_on_for_longer_than_the_refresh_may() -> None:

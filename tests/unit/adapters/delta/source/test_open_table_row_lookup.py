@@ -17,8 +17,17 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.core.values.errors import StorageError
+from iscp.ports.source import UnreadRowsError
 
 FILES, ROWS = 6, 40
+
+
+def all_rows(source: DeltaChangeSource, uri: str, version: int, columns: Sequence[str]) -> pa.Table | None:
+    """Return all rows as a scan has them, or None if it has none of all of them."""
+    scan = source.scan(uri, version, columns)
+    with suppress(UnreadRowsError):
+        return None if scan is None else pa.concat_tables([scan.schema.empty_table(), *scan.parts()])
+    return None
 
 
 def keys(*ids: int) -> pa.Table:
@@ -91,11 +100,11 @@ def test_columns_that_are_in_paths_have_the_values_of_the_log(tmp_path: Path, se
         found = source.rows_with(uri, 2, wanted, ("v", *by, "id"), 99)
         assert found is not None
         assert bag(found) == bag(rows.filter(pa.array(passing)).select(found.column_names))
-    whole = source.all_rows(uri, 2, ("id", *by), 10**6)
+    whole = all_rows(source, uri, 2, ("id", *by))
     assert whole is not None
     assert bag(whole) == bag(rows.select(whole.column_names))
     DeltaTable(uri).create_checkpoint()
-    found = DeltaChangeSource().all_rows(uri, 2, ("id", *by), 10**6)
+    found = all_rows(DeltaChangeSource(), uri, 2, ("id", *by))
     assert found is None or bag(found) == bag(whole)
 
 
@@ -117,7 +126,7 @@ def test_values_that_are_written_in_several_ways_are_for_spark_to_read(tmp_path:
     write_deltalake(uri, rows([1, 2]).append_column("p", values), partition_by=["p"])
     assert source.rows_with(uri, 0, keys(2), ("id", "v"), 9) is not None
     assert source.rows_with(uri, 0, keys(2), ("id", "p"), 9) is None
-    assert source.all_rows(uri, 0, ("id", "p"), 10**6) is None
+    assert all_rows(source, uri, 0, ("id", "p")) is None
 
 
 def test_columns_of_files_have_no_values_of_the_log(tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ def test_a_forged_value_of_a_partition_is_no_row(tmp_path: Path, value: str) -> 
     with suppress(StorageError):
         assert source.rows_with(uri, 0, keys(2), ("id", "p"), 9) is None
     with suppress(StorageError):
-        assert source.all_rows(uri, 0, ("id", "p"), 10**6) is None
+        assert all_rows(source, uri, 0, ("id", "p")) is None
 
 
 def test_no_more_rows_than_allowed(tmp_path: Path) -> None:
@@ -178,7 +187,33 @@ def test_all_rows_are_those_that_are_not_marked_as_gone(tmp_path: Path) -> None:
     write_deltalake(uri, rows([1, 2, None]))
     write_deltalake(uri, rows([2, 3]), mode="append")
     DeltaTable(uri).delete("id = 2")
-    found = [source.all_rows(uri, version, ("id",), 10**6) for version in (2, 1, 2, 0)]
+    found = [all_rows(source, uri, version, ("id",)) for version in (2, 1, 2, 0)]
     held = [sorted(map(str, each["id"].to_pylist())) for each in found if each is not None]
     assert held == [["1", "3", "None"], ["1", "2", "2", "3", "None"], ["1", "3", "None"], ["1", "2", "None"]]
-    assert source.all_rows(uri, 2, ("id",), 100) is None, "its files are larger"
+
+
+def test_a_scan_reads_a_few_rows_at_a_time_and_anew_from_the_first_on(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    write_deltalake(uri, rows([1, 2]))
+    write_deltalake(uri, rows([3]), mode="append")
+    scan = DeltaChangeSource().scan(uri, 1, ("v", "id"))
+    assert scan is not None
+    assert scan.schema.names == ["v", "id"]
+    assert scan.bytes == sum(Path(each).stat().st_size for each in DeltaTable(uri).file_uris())
+    begun = scan.parts()
+    first = next(begun)
+    assert sorted([len(first), *(len(each) for each in scan.parts() if not each.equals(first))]) == [1, 2]
+    assert [each["id"].to_pylist() for each in begun] == [[1, 2] if len(first) == 1 else [3]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([date(1582, 10, 4)]), pa.array([b"\xff"]).view(pa.string())],
+    ids=["a day of another calendar", "a text that is none"],
+)
+def test_what_is_read_by_spark_alone_ends_a_scan(tmp_path: Path, values: pa.Array) -> None:
+    write_deltalake(str(tmp_path), pa.table({"v": values}))
+    scan = DeltaChangeSource().scan(str(tmp_path), 0, ("v",))
+    assert scan is not None
+    with pytest.raises(UnreadRowsError):
+        list(scan.parts())
