@@ -13,7 +13,7 @@ from enum import Enum
 import pyarrow as pa
 
 from tests.equality import samples
-from tests.equality.samples import COMPARED, DECIMALS, FLOATS, INTS, MOMENTS, TIMES
+from tests.equality.samples import ARRAYS, COMPARED, DECIMALS, FLOATS, INTS, MOMENTS, TIMES
 
 
 class Shape(Enum):
@@ -110,6 +110,13 @@ def _logic() -> Iterator[Case]:
     yield from _pairs("Coalesce", "coalesce(a, b)", COMPARED)
     yield from _pairs("If", "nullif(a, b)", COMPARED)
     yield from _pairs("CaseWhen", "CASE WHEN a = b THEN 1 WHEN a < b THEN 2 WHEN a > b THEN 3 END", COMPARED)
+    yield from _pairs("IsNull", "a IS NULL", ARRAYS)
+    yield from _pairs("IsNotNull", "a IS NOT NULL", ARRAYS)
+    yield from _pairs("Coalesce", "coalesce(a, b)", ARRAYS)
+    yield from _pairs("If", "if(a IS NULL AND id % 2 = 0, b, a)", ARRAYS)
+    yield from _pairs("CaseWhen", "CASE WHEN b IS NULL THEN a WHEN id % 3 = 0 THEN b END", ARRAYS)
+    for kind in ARRAYS:
+        yield Case("Count", "SELECT a, count(*) AS n, max(id) AS m FROM t GROUP BY a", (kind, kind), Shape.QUERY)
     ordered = [each for each in COMPARED if each not in FLOATS]
     yield from _pairs("Greatest of ordered values", "greatest(a, b)", ordered)
     yield from _pairs("Least of ordered values", "least(a, b)", ordered)

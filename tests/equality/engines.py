@@ -44,6 +44,8 @@ def canonical(value: object, loose: bool = False) -> object:
         return _NINE_DIGITS.format(value) if loose else struct.pack(">d", value)
     if isinstance(value, Decimal):
         return f"{value:f}" if value else "0"
+    if isinstance(value, list):
+        return tuple(map(canonical, value))
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
@@ -66,7 +68,8 @@ def rows_by_id(table: pa.Table, loose: bool) -> dict[int, Row]:
 
 def kinds_of(table: pa.Table) -> list[str]:
     """The types of the columns; times of day in and without a zone are one in DuckDB, and labelled again later."""
-    return [str(each.type).replace(", tz=UTC", "") for each in table.schema]
+    lists = (pa.list_(each.value_type) if pa.types.is_list(each) else each for each in table.schema.types)
+    return [str(each).replace(", tz=UTC", "") for each in lists]  # the name of an element is nobody's question
 
 
 @dataclass

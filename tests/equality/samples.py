@@ -26,6 +26,7 @@ TIMES = ("date", "timestamp", "timestamp_ntz")
 MOMENTS = TIMES[1:]
 NUMBERS = (*INTS, *FLOATS, *DECIMALS)
 COMPARED = (*NUMBERS, *TIMES, "string", "boolean", "binary")
+ARRAYS = tuple(f"array<{each}>" for each in (*INTS, "string", "boolean", "decimal(7,2)", "decimal(38,10)"))
 
 TEXTS = (
     *("", " ", "  a ", "a", "A", "ab", "abc", "Zebra", "zebra", "straße", "STRASSE", "İstanbul", "ıI", "é", "e\u0301"),
@@ -75,6 +76,8 @@ def digits_of(kind: str) -> tuple[int, int]:
 
 
 def arrow_type(kind: str) -> pa.DataType:
+    if kind in ARRAYS:
+        return pa.list_(arrow_type(kind.removeprefix("array<").removesuffix(">")))
     return pa.decimal128(*digits_of(kind)) if kind.startswith("decimal") else _ARROW[kind]
 
 
@@ -96,6 +99,13 @@ def _decimals(draw: random.Random, precision: int, scale: int) -> list[Decimal]:
 def values_of(kind: str) -> list[Any]:
     """Values of a type, the same each time."""
     draw = random.Random(kind)
+    if kind in ARRAYS:
+        elements = [None, *values_of(kind.removeprefix("array<").removesuffix(">"))]
+        return [
+            [],
+            *([each] for each in elements[:6]),
+            *(draw.choices(elements, k=draw.randint(1, 5)) for _ in "1234567"),
+        ]
     if kind in _BITS:
         return [*_whole(draw, _BITS[kind])]
     if kind.startswith("decimal"):

@@ -253,6 +253,8 @@ def _without_views(field: pa.Field) -> pa.Field:
     """Return a column without views of strings, which the reader gives, and for which Arrow lacks some functions."""
     if pa.types.is_struct(field.type):
         return field.with_type(pa.struct(map(_without_views, field.type)))
+    if pa.types.is_list(field.type):
+        return field.with_type(pa.list_(_without_views(field.type.value_field)))
     return field.with_type(pa.string()) if field.type == pa.string_view() else field
 
 

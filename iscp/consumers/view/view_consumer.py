@@ -407,6 +407,18 @@ class ViewConsumer(Consumer):
         scanning = refresh.scanning
         if scanning is None or not refresh.tables.changed:
             return None
+        is_due, done = self._refreshes.history.scans.is_due, None
+        try:
+            done = self._scan(context, scanning, tag) if is_due else None
+        except OutOfTimeError:  # what it took is remembered
+            raise
+        except NotComputedError:
+            self._refreshes.learn_scan(found=False)
+            raise
+        self._refreshes.learn_scan(found=done is not None)
+        return done
+
+    def _scan(self, context: ConsumeContext, scanning: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         size, done = self._source.size(self._target, context.position.base_version).bytes, None
         if size <= READ_LIMITS.difference:
             done = self._write_all_here(context, scanning, tag, "its result is small")

@@ -23,7 +23,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import combinations_with_replacement
 
 from iscp.core.algebra.algebra import Expr
-from iscp.core.algebra.result_types import DECIMAL_DIGITS_MAX, DIGITS, FLOATS, VOID, decimal_of
+from iscp.core.algebra.result_types import DECIMAL_DIGITS_MAX, DIGITS, FLOATS, VOID, decimal_of, element_of
 
 _HUGE_DIGITS = 38
 """Digits that all fit into DuckDB's whole numbers of 128 bits."""
@@ -55,6 +55,8 @@ _TYPES = {
 
 def duck_type(kind: str) -> str | None:
     """Return DuckDB's name of a type, or None if it has no such type."""
+    if (element := element_of(kind)) is not None:
+        return f"{duck_type(element)}[]"
     digits = decimal_of(kind)
     return f"DECIMAL({digits[0]},{digits[1]})" if digits else _TYPES.get(kind)
 
@@ -123,7 +125,7 @@ class RowGuard:
 class Entry:
     """An entry: `op` over what it `takes`, called `kind`. A text `by_order` adds doubles in the order of rows, as Spark
     does: its last digits differ from run to run, in Spark too, and so it may be shown, and decides nothing. An
-    aggregate that is not `distinct` is none of DISTINCT values.
+    aggregate that is not `distinct` is none of DISTINCT values; only what is `of_arrays` has arrays as arguments.
     """
 
     op: str
@@ -134,6 +136,7 @@ class Entry:
     guards: tuple[RowGuard, ...] = ()
     by_order: bool = False
     distinct: bool = True
+    of_arrays: bool = False
 
     @property
     def name(self) -> str:

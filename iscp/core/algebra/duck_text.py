@@ -40,7 +40,7 @@ from iscp.core.algebra.duck_aggregates import (
     duck_type,
 )
 from iscp.core.algebra.duck_scalars import SCALARS
-from iscp.core.algebra.result_types import DIGITS, FLOATS, MOMENTS, VOID, decimal_of
+from iscp.core.algebra.result_types import DIGITS, FLOATS, MOMENTS, VOID, decimal_of, element_of
 
 EXPRESSION_CHARS_MAX = 200_000
 """Characters of one expression's text, in which an argument may stand several times; a longer one is left to Spark."""
@@ -346,6 +346,8 @@ class _Writer:
     def _ordered(self, order: Expr) -> str:
         if order.op != "SortOrder":
             return self.lack(f"{order.op} as an order")
+        if element_of(order.args[0].type) is not None:
+            return self.lack("an order by arrays")
         ascending, nulls_first = order.info
         direction, nulls = "ASC" if ascending else "DESC", "FIRST" if nulls_first else "LAST"
         return f"{self._key(order.args[0])} {direction} NULLS {nulls}"
@@ -405,7 +407,9 @@ class _Writer:
         if any(duck_type(each) is None and each != VOID for each in (expression.type, *_types(expression))):
             self.lack(f"{shown}: a type that DuckDB lacks")
             return None
-        entry = next((each for each in self.entries.get(expression.op, ()) if each.takes(expression)), None)
+        arrays = any(element_of(each) is not None for each in (expression.type, *_types(expression)))
+        known = (each for each in self.entries.get(expression.op, ()) if each.of_arrays or not arrays)
+        entry = next((each for each in known if each.takes(expression)), None)
         if entry is None or (entry in WINDOW_ENTRIES and "OVER" not in over):
             self.lack(f"{shown}: not in the list")
             return None

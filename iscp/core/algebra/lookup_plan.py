@@ -243,7 +243,7 @@ STATEMENT_CHARS_SHOWN = 20_000
 def statements_of(root: Rel) -> tuple[str, ...]:
     """Return for each table of a query what a refresh runs when that table alone has changed, and is large.
 
-    Rows are looked up by keys where that is possible; otherwise the tables are read whole, which is done of small ones.
+    Rows are looked up by keys where that is possible; otherwise tables are read whole, within `ReadLimits`.
     """
     names = sorted({each.name for each in root.tables()})
     return tuple(f"-- {name} has changed\n" + "\n".join(_statements(root, name)) for name in names)

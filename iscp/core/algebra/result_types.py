@@ -14,7 +14,7 @@ from functools import lru_cache
 from iscp.core.algebra.algebra import Expr, Info
 
 OTHER = "other"
-"""The type of values that only Spark has: arrays, structs, intervals, collated texts, CHAR(n)."""
+"""The type of values that only Spark has: other arrays, structs, intervals, collated texts, CHAR(n)."""
 
 VOID = "void"
 """The type of a null that nothing was made of."""
@@ -37,6 +37,9 @@ ANSI, LEGACY, TRY = "ANSI", "LEGACY", "TRY"
 MODES = (ANSI, LEGACY, TRY)
 """The meaning of an overflow: an error, a wrapped value, or null."""
 
+_ARRAY = re.compile(r"array<([a-z]+|decimal\(\d{1,2},\d{1,2}\))>")
+_ELEMENTS = frozenset({*DIGITS, "string", "boolean"})
+
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 
 
@@ -54,9 +57,35 @@ def decimal_of(kind: str) -> tuple[int, int] | None:
     return (precision, scale) if 0 < precision <= DECIMAL_DIGITS_MAX and scale <= precision else None
 
 
+@lru_cache(maxsize=1024)
+def element_of(kind: str) -> str | None:
+    """Return the type of the elements of an array, which may be null and whose equality is that of their bits; None for
+    another type.
+    """
+    found = _ARRAY.fullmatch(kind)
+    return found[1] if found and (found[1] in _ELEMENTS or decimal_of(found[1])) else None
+
+
 def is_type(kind: str) -> bool:
     """Return whether it is the name of a type, as columns have it."""
-    return kind in PLAIN_TYPES or decimal_of(kind) is not None
+    return kind in PLAIN_TYPES or decimal_of(kind) is not None or element_of(kind) is not None
+
+
+def type_of_delta(kind: object) -> str:
+    """Return the name of a type as the schema of a table has it; of a nested one that is not known it is `OTHER`."""
+    match kind:
+        case str():
+            return kind
+        case {"type": "array", "elementType": str(element), "containsNull": True}:
+            return name if element_of(name := f"array<{element}>") else OTHER
+        case _:
+            return OTHER
+
+
+def type_for_delta(kind: str) -> object:
+    """Return the type as the schema of a table has it."""
+    element = element_of(kind)
+    return kind if element is None else {"type": "array", "elementType": element, "containsNull": True}
 
 
 def bounded(precision: int, scale: int) -> str:

@@ -42,7 +42,7 @@ from iscp.core.algebra.algebra import (
 from iscp.core.algebra.algebra_codec import ALGEBRA_DEPTH_MAX, algebra_document, read_algebra_document
 from iscp.core.algebra.change_plan import ChangePlan, GroupTotals, largest_id
 from iscp.core.algebra.key_reduction import all_of, named, over_rows, same_values, with_expressions
-from iscp.core.algebra.result_types import OTHER
+from iscp.core.algebra.result_types import OTHER, type_of_delta
 from iscp.core.sql.sql_functions import TimeDependence, finest
 from iscp.core.sql.sql_names import fields_by_name, path_name
 from iscp.core.values.column_identity import COLLATIONS
@@ -245,15 +245,14 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _plain_kinds(schema_json: str) -> Mapping[str, str]:
-    """Return the types of a table's columns, and of fields of structs, that have no others within them, and whose texts
-    compare as written.
+    """Return the types of a table's columns, and of fields of structs, whose texts compare as written.
 
     `schema_json` is the table's, from its log. Raises ValueError, KeyError, TypeError, AttributeError.
     """
     return {
-        name: each["type"]
+        name: kind
         for name, each in fields_by_name(json.loads(schema_json)["fields"]).items()
-        if isinstance(each["type"], str) and not (each.get("metadata") or {}).get(COLLATIONS)
+        if (kind := type_of_delta(each["type"])) != OTHER and not (each.get("metadata") or {}).get(COLLATIONS)
     }
 
 

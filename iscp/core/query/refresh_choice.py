@@ -309,11 +309,14 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class RefreshHistory:
-    """The record of a view's former refreshes: what they took, and the trials of differences and of changes."""
+    """The record of a view's former refreshes: what they took, and the trials of differences, of changes, and of scans
+    of whole tables.
+    """
 
     samples: tuple[RefreshSample, ...] = ()
     differences: Trials = Trials()
     changes: Trials = Trials()
+    scans: Trials = Trials()
 
 
 def refreshes_to_json(history: RefreshHistory) -> bytes:
@@ -323,7 +326,7 @@ def refreshes_to_json(history: RefreshHistory) -> bytes:
 
 
 def _trials_of(history: RefreshHistory) -> dict[str, Trials]:
-    return {"differences": history.differences, "changes": history.changes}
+    return {"differences": history.differences, "changes": history.changes, "scans": history.scans}
 
 
 def refreshes_from_json(content: bytes) -> RefreshHistory:

@@ -5,6 +5,7 @@ Each node takes a few calls to the JVM, so a plan is read once, when a query is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -35,7 +36,16 @@ from iscp.core.algebra.algebra import (
     Windowed,
 )
 from iscp.core.algebra.change_plan import shown_keys
-from iscp.core.algebra.result_types import DIGITS, FLOATS, OPERATIONS, OTHER, UntypedError, is_type, result_type
+from iscp.core.algebra.result_types import (
+    DIGITS,
+    FLOATS,
+    OPERATIONS,
+    OTHER,
+    UntypedError,
+    is_type,
+    result_type,
+    type_of_delta,
+)
 from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
@@ -588,9 +598,11 @@ def _class_of(node: Any) -> str:
 
 
 def _type(expression: Expression) -> str:
-    """Return the type by Delta's name; texts under a collation, and nested types, are `OTHER`."""
+    """Return the type by its name; texts under a collation, and nested types but for some arrays, are `OTHER`."""
     try:
         name = str(expression.dataType().typeName())
+        if name == "array":
+            name = type_of_delta(json.loads(str(expression.dataType().json())))
     except Py4JError:  # of what has none, such as a window's frame
         return OTHER
     return name if is_type(name) else OTHER

@@ -85,7 +85,7 @@ def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
     It cannot be if there are more, or if they would be others once they came back from Arrow, or have texts that are no
     UTF-8.
     """
-    if not fits_arrow(frame.schema, ()):
+    if not fits_arrow(frame.schema, (), lists=True):
         return None
     rows = utf8_rows(frame.limit(rows_max + 1))
     return rows if rows is not None and len(rows) <= rows_max else None

@@ -35,6 +35,7 @@ from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, sh
 from iscp.core.algebra.duck_text import leaf_name, translate
 from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
+from iscp.core.algebra.result_types import type_for_delta
 from iscp.core.algebra.stored_query import KeptInput, KeptRows, plan_kept_rows
 from iscp.core.rows.differences import Op
 from iscp.core.sql.sql_names import OP, WEIGHT
@@ -435,7 +436,9 @@ def follows_from_all_rows(root: Rel) -> bool:
 
 def schema_json_of(columns: Sequence[TypedColumn]) -> str:
     """Return the schema of columns, as Spark and Delta write it."""
-    fields = [{"name": each.name, "type": each.type, "nullable": True, "metadata": {}} for each in columns]
+    fields = [
+        {"name": each.name, "type": type_for_delta(each.type), "nullable": True, "metadata": {}} for each in columns
+    ]
     return json.dumps({"type": "struct", "fields": fields})
 
 

@@ -163,6 +163,10 @@ class RefreshNote:
         trials = self.history.changes.after(found=found, first=CHANGES_PASSED_OVER)
         self._learn(replace(self.history, changes=trials))
 
+    def learn_scan(self, *, found: bool) -> None:
+        """Remember whether a scan of whole tables served; it did not where there are too many rows for this process."""
+        self._learn(replace(self.history, scans=self.history.scans.after(found=found)))
+
     def store(self) -> None:
         """Store what was remembered since; of processes that do so at once the last one's counts."""
         if not self._is_stored:

@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.duck.duck_engine import DuckCursor, DuckEngine, ReadLimits
+from iscp.adapters.duck.duck_engine import DuckCursor, DuckEngine, NotComputedError, ReadLimits
 from iscp.consumers.view.view_kind import ViewKind
+from iscp.ports.source import RowScan
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.refresh.view_memory import read_query
 from tests.selection import in_full
@@ -126,6 +127,43 @@ def test_tables_that_are_too_large_are_not_scanned(new_view: NewView) -> None:
     view.refresh()
     view.kind = ViewKind(DuckEngine(limits=ReadLimits(searched=0, held=0, scanned=1, difference=0)))
     assert view.follow(2) <= {"incremental", "full", "unchanged"}
+
+
+class NoMemoryCursor(DuckCursor):
+    """Has no memory for any statement, and counts them."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def define(self, name: str, rows: pa.Table | RowScan) -> None:
+        pass
+
+    def rows(self, text: str, schema: pa.Schema) -> pa.Table:
+        self.begun += 1
+        raise NotComputedError("out of memory")
+
+
+class NoMemoryEngine(DuckEngine):
+    def __init__(self) -> None:
+        super().__init__(limits=SCANNING.limits)
+        self.only = NoMemoryCursor()
+
+    @contextmanager
+    def cursor(self, refresh_s: float = inf) -> Iterator[DuckCursor]:
+        yield self.only
+
+
+def test_scans_that_have_no_result_are_begun_ever_more_rarely(new_view: NewView) -> None:
+    view, engine = new_view(SCANNED[0], seed=74, refresh="incremental"), NoMemoryEngine()
+    view.refresh()
+    view.kind, uri, begun = ViewKind(engine), view.lake.uris["t"], []
+    for _ in range(5):
+        write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 1), mode="append")
+        assert view.refresh().strategy in ("incremental", "full")
+        begun.append(engine.only.begun)
+        view.restart()
+    assert begun == [1, 1, 2, 2, 2], "by other processes too"
+    view.assert_equal()
 
 
 def test_sums_that_are_stored_are_kept_up_rather_than_all_rows_scanned(new_view: NewView) -> None:
@@ -246,6 +284,72 @@ def test_rows_of_files_without_a_field_are_read_by_spark(tmp_path: Path, spark_r
     view = ViewBench(lake, spark_runtime, sql)
     view.refresh()
     view.follow(2)
+
+
+class Tagged(Lake):
+    """`u` has arrays in place of `x` and `y`: some are empty, some are null, and some have nulls in them."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        super().__init__(root, seed)
+        rows = DeltaTable(self.uris["u"]).to_pyarrow_table()
+        self.uris["u"] = str(root / "tagged")
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(self.uris["u"], self._tagged(rows), configuration=feed)
+
+    def _tagged(self, rows: pa.Table) -> pa.Table:
+        draw, count = self.draw, len(rows)
+        labels = [draw.choice([None, [], ["p"], ["p", None], ["p", "q"], ["p,q"], [""], [None]]) for _ in range(count)]
+        sums = [draw.choice([None, [], [1], [1, None, 2], [12]]) for _ in range(count)]
+        columns = {"labels": pa.array(labels, pa.list_(pa.string())), "sums": pa.array(sums, pa.list_(pa.int64()))}
+        return pa.table({"a": rows["a"], **columns})
+
+    def _insert(self, name: str) -> None:
+        rows = self._rows(name, self.draw.randint(1, 3))
+        write_deltalake(self.uris[name], self._tagged(rows) if name == "u" else rows, mode="append")
+
+    def _delete(self, name: str) -> None:
+        if name == "u":
+            DeltaTable(self.uris[name]).delete(self.draw.choice(["a = 2", "a IS NULL", "a > 2"]))
+        else:
+            super()._delete(name)
+
+    def _update(self, name: str) -> None:
+        if name == "u":  # delta-rs updates no table with arrays
+            self._delete(name)
+            self._insert(name)
+        else:
+            super()._update(name)
+
+
+ARRAYS = (
+    "select a, labels, sums from u where labels is not null or a > 2",
+    "select t.a, t.b, u.labels from t join u on t.a = u.a",
+    "select labels, count(*) c, max(a) m from u group by labels",
+    "select a, labels is null n, if(a > 1, sums, null) s from u",
+    "select a, labels, sums, count(*) over (partition by a, labels) r from t join u using (a)",
+    "select distinct labels, sums from u",
+)
+BY_SPARK = ("select a, array_join(labels, '-') j from u", "select t.a, u.labels from t join u on array(t.b) = u.labels")
+
+
+@pytest.mark.parametrize("sql", in_full(ARRAYS, ARRAYS[:3]))
+def test_arrays_that_are_shown_follow_changes_without_spark(
+    tmp_path: Path, spark_runtime: SparkRuntime, sql: str
+) -> None:
+    view = ViewBench(Tagged(tmp_path, 81), spark_runtime, sql)
+    view.refresh()
+    strategies = view.follow(4)
+    view.restart()
+    strategies |= view.follow(1)
+    assert strategies - {"unchanged"}
+    assert strategies <= {"changes", "difference", "groups", "unchanged"}
+
+
+@pytest.mark.parametrize("sql", in_full(BY_SPARK, BY_SPARK[:1]))
+def test_what_is_computed_of_arrays_is_left_to_spark(tmp_path: Path, spark_runtime: SparkRuntime, sql: str) -> None:
+    view = ViewBench(Tagged(tmp_path, 82), spark_runtime, sql)
+    view.refresh()
+    assert view.follow(2) <= {"incremental", "full", "unchanged"}
 
 
 class SlowEngine(DuckEngine):

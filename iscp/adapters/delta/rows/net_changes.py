@@ -29,6 +29,7 @@ import pyarrow as pa
 from iscp.adapters.delta.rows.row_search import beyond, row_codes
 from iscp.adapters.delta.spark.spark_frames import spark_schema
 from iscp.adapters.system.late_imports import A, F, T, pc
+from iscp.core.algebra.result_types import element_of
 from iscp.core.rows.differences import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted
@@ -251,24 +252,29 @@ def _value_types() -> tuple[type[T.DataType], ...]:
     return (*_key_types(), T.TimestampNTZType, T.FloatType, T.DoubleType)
 
 
-def fits_arrow(schema: T.StructType, key: Sequence[str], *, arrays: bool = False) -> bool:
+def fits_arrow(schema: T.StructType, key: Sequence[str], *, arrays: bool = False, lists: bool = False) -> bool:
     """Return whether rows of this schema survive the way through Arrow unchanged, and its keys compare there.
 
-    With `arrays` values may also be arrays of real numbers, which are not compared.
+    With `lists` values may also be arrays of whole numbers, texts, booleans and decimals, which `row_search` compares;
+    with `arrays` these, and arrays of real numbers, which are not compared.
     """
     keys = {name.lower() for name in key}
     return all(
         (
             isinstance(field.dataType, _key_types() if field.name.lower() in keys else _value_types())
-            or (arrays and field.name.lower() not in keys and _is_array_of_reals(field.dataType))
+            or (field.name.lower() not in keys and _is_array(field.dataType, arrays, lists))
         )
         and not (isinstance(field.dataType, T.StringType) and field.dataType.collation != "UTF8_BINARY")
         for field in schema.fields
     )
 
 
-def _is_array_of_reals(kind: T.DataType) -> bool:
-    return isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.FloatType | T.DoubleType)
+def _is_array(kind: T.DataType, arrays: bool, lists: bool) -> bool:
+    if not isinstance(kind, T.ArrayType):
+        return False
+    if isinstance(kind.elementType, T.FloatType | T.DoubleType):
+        return arrays
+    return (arrays or lists) and kind.containsNull and element_of(f"array<{kind.elementType.typeName()}>") is not None
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:

@@ -41,11 +41,25 @@ def codes_of(values: pa.ChunkedArray, distinct: pa.Array) -> Codes:
 
 
 def comparable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values such that what Spark takes for equal is equal here."""
+    """Return the values such that what Spark takes for equal is equal here; lists as texts that are equal where they
+    are.
+    """
+    if pa.types.is_list(values.type):
+        return pa.chunked_array(list(map(_as_texts, values.chunks)), pa.string())
     if not pa.types.is_floating(values.type):
         return values
     plain = pc.add(values, pa.scalar(0.0, values.type))
     return pc.if_else(pc.is_nan(plain), pa.scalar(float("nan"), values.type), plain)
+
+
+def _as_texts(lists: pa.ListArray) -> pa.Array:
+    """Return each list as a text: its elements one after another, each behind its length, and `-` for a null."""
+    elements = lists.flatten().cast(pa.string())
+    spelled = pc.binary_join_element_wise(pc.binary_length(elements).cast(pa.string()), elements, ":")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    joined = pc.binary_join(pa.ListArray.from_arrays(ends, pc.fill_null(spelled, "-")), "")
+    return pc.if_else(lists.is_valid(), joined, pa.scalar(None, pa.string()))
 
 
 def row_codes(rows: pa.Table, others: pa.Table) -> tuple[Codes, Codes]:
@@ -275,7 +289,7 @@ def _steps(wanted: pa.Table) -> Iterator[_Step]:
         values = comparable_values(wanted[name])
         distinct = pc.unique(values)
         combinations, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
-        ascending = _ascending(distinct)
+        ascending = None if pa.types.is_list(wanted[name].type) else _ascending(distinct)
         yield _Step(name, distinct, combinations, known, ascending, _codes_by_value(distinct, ascending))
 
 
@@ -313,11 +327,14 @@ def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[C
 
 
 def _columns(wanted: pa.Table) -> list[str]:
-    """Return the columns, those first that distinguish most rows; doubles last, whose last digits are not certain."""
+    """Return the columns, those first that distinguish most rows; then lists, which are made texts to be compared, and
+    doubles last, whose last digits are not certain.
+    """
 
-    def rank(name: str) -> tuple[bool, int]:
-        column = wanted[name]
-        return pa.types.is_floating(column.type), -pc.count_distinct(column, mode="all").as_py()
+    def rank(name: str) -> tuple[bool, bool, int]:
+        kind, values = wanted[name].type, comparable_values(wanted[name])
+        different = pc.count_distinct(values, mode="all").as_py()
+        return pa.types.is_floating(kind), pa.types.is_list(kind), -different
 
     return sorted(wanted.schema.names, key=rank)
 

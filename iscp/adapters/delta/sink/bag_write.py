@@ -377,7 +377,7 @@ def _open(uri: str, state: TableState, cache: RowCache) -> _Table:
         and not any(name.startswith("delta.constraints.") for name in configuration)
         and configuration.get("delta.appendOnly", "false").lower() == "false"
         and not state.metadata.get("partitionColumns")
-        and fits_arrow(schema, ())
+        and fits_arrow(schema, (), lists=True)
         and sum(add.get("size") or 0 for add in state.adds.values()) <= SEARCHED_BYTES_MAX
         and all(is_count(statistics_of(add).get("numRecords")) for add in state.adds.values())
     )

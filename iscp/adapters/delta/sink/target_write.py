@@ -513,7 +513,7 @@ def create_target(uri: str, schema: Mapping[str, Any], properties: Mapping[str, 
     features that it has no use for, and that others do not read.
     """
     if VECTORS.items() <= properties.items():
-        if fits_arrow(T.StructType.fromJson(dict(schema)), ()):
+        if fits_arrow(T.StructType.fromJson(dict(schema)), (), lists=True):
             _commit_first(uri, schema, properties, tag)
             return
         properties = {name: value for name, value in properties.items() if name not in VECTORS}

@@ -185,21 +185,21 @@ class Shape:
         plain = [{**self._every_part[name], "metadata": {}} for name in columns]
         return T.StructType.fromJson({"type": "struct", "fields": plain})
 
-    def readable(self, columns: Sequence[str], *, arrays: bool = False) -> bool:
+    def readable(self, columns: Sequence[str], *, arrays: bool = False, lists: bool = False) -> bool:
         """Return whether these columns of the table's files can be read without Spark, and their changes be known.
 
-        `arrays` is as in `fits_arrow`.
+        `arrays` and `lists` are as in `fits_arrow`.
         """
-        return not self.unreadable(columns, arrays=arrays)
+        return not self.unreadable(columns, arrays=arrays, lists=lists)
 
-    def unreadable(self, columns: Sequence[str], *, arrays: bool = False) -> str:
+    def unreadable(self, columns: Sequence[str], *, arrays: bool = False, lists: bool = False) -> str:
         """Return why these columns cannot be read as `readable` has it; an empty text if they can."""
         if self.configuration.get(_MAPPING, "none") != "none":
             return "the names of its columns are mapped"
         if others := self.features - FEATURES_READ:
             return f"it has {', '.join(sorted(others))}"
         special = has_special_texts(self._every_part[name].get("metadata") or {} for name in columns)
-        if special or not fits_arrow(self.selected(columns), (), arrays=arrays):
+        if special or not fits_arrow(self.selected(columns), (), arrays=arrays, lists=lists):
             return "it has columns of types that are read by Spark alone"
         return ""
 

@@ -249,7 +249,7 @@ class DeltaChangeSet:
 
     @property
     def table(self) -> pa.Table | None:
-        return None if self._span.steps or not fits_arrow(self._schema, ()) else self._rows
+        return None if self._span.steps or not fits_arrow(self._schema, (), lists=True) else self._rows
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         with naming_lost_changes():

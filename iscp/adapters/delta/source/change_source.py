@@ -299,7 +299,7 @@ class DeltaChangeSource:
     @charged_as(UsagePart.READ)
     def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
-        if shape.readable(shape.columns):
+        if shape.readable(shape.columns, lists=True):
             return shape.selected(shape.columns)
         return self.snapshot(session, uri, version).schema
 

@@ -345,7 +345,7 @@ class RowLookup:
         """Return rows with these keys as ChangeSource.rows_with; `shape` is that of the version. Raises
         StorageError.
         """
-        if not shape.readable(columns) or has_early_days(keys):
+        if not shape.readable(columns, lists=True) or has_early_days(keys):
             return None
         schema = arrow_schema(shape.selected(columns))
         with suppress(NotReadableHere, pa.ArrowException), direct_work():
@@ -358,7 +358,7 @@ class RowLookup:
 
     def scan(self, uri: str, version: int, shape: Shape, columns: Sequence[str]) -> RowScan | None:
         """Return all rows as ChangeSource.scan; `shape` is that of the version. Raises StorageError."""
-        if not shape.readable(columns):
+        if not shape.readable(columns, lists=True):
             return None
         schema = arrow_schema(shape.selected(columns))
         with suppress(NotReadableHere), delta_faults(f"read rows of {uri}"):

@@ -7,6 +7,7 @@ How many bytes a refresh reads besides the changed rows, by the shape of its que
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -251,7 +252,7 @@ SAMPLES = st.builds(
 TRIALS = st.builds(Trials, st.integers(0, 64), st.integers(0, 64))
 
 
-HISTORIES = st.builds(RefreshHistory, st.lists(SAMPLES, max_size=20).map(tuple), TRIALS, TRIALS)
+HISTORIES = st.builds(RefreshHistory, st.lists(SAMPLES, max_size=20).map(tuple), TRIALS, TRIALS, TRIALS)
 
 
 @given(HISTORIES)
@@ -267,13 +268,19 @@ FORGED_SAMPLES = (
 FORGED_TRIALS = (b"7", b"[]", b"[1]", b"[1, 2, 3]", b"[65, 0]", b"[0, -1]", b"[0, 1.5]", b'["1", "0"]', b"[true, 0]")
 
 
+def _forged(name: str, value: bytes) -> bytes:
+    """Return what is stored of a refresh that was measured, with another value of this name."""
+    stored = json.loads(refreshes_to_json(RefreshHistory((RefreshSample(Strategy.FULL, 1, 1.0),))))
+    assert refreshes_from_json(json.dumps(stored).encode()) != RefreshHistory()
+    return json.dumps({**stored, name: "forged"}).encode().replace(b'"forged"', value)
+
+
 @pytest.mark.parametrize(
     "content",
     [
         *(b"", b"{}", b"7", b"null", b"\xff", b"[" * 100_000, b"[]"),
-        *(b'{"samples": %b, "differences": [0, 0], "changes": [0, 0]}' % each for each in FORGED_SAMPLES),
-        *(b'{"samples": [], "differences": %b, "changes": [0, 0]}' % each for each in FORGED_TRIALS),
-        *(b'{"samples": [], "differences": [0, 0], "changes": %b}' % each for each in FORGED_TRIALS),
+        *(_forged("samples", each) for each in FORGED_SAMPLES),
+        *(_forged(name, each) for name in ("differences", "changes", "scans") for each in FORGED_TRIALS),
         refreshes_to_json(RefreshHistory((RefreshSample(Strategy.FULL, 1, 1.0),) * 101)),
     ],
 )

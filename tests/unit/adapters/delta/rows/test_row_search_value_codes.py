@@ -12,12 +12,22 @@ from hypothesis import strategies as st
 
 from iscp.adapters.delta.rows.row_search import beyond, row_codes
 
-SCHEMA = pa.schema([("a", pa.int64()), ("d", pa.float64()), ("s", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("a", pa.int64()),
+        ("d", pa.float64()),
+        ("s", pa.string()),
+        ("l", pa.list_(pa.string())),
+        ("n", pa.list_(pa.int8())),
+    ]
+)
 ROWS = st.lists(
     st.tuples(
         st.sampled_from([None, 0, 1, -1]),
         st.sampled_from([None, 0.0, -0.0, float("nan"), 1.5]),
         st.sampled_from([None, "", "x"]),
+        st.none() | st.lists(st.sampled_from([None, "", "-", "x", "1:x", "1:", "é"]), max_size=3),
+        st.none() | st.lists(st.sampled_from([None, 1, 11, -1]), max_size=2),
     ),
     max_size=12,
 )
@@ -29,7 +39,8 @@ def table(rows: list[tuple[Any, ...]]) -> pa.Table:
 
 
 def comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple("NaN" if each != each else each for each in row)
+    found = ("NaN" if each != each else each for each in row)
+    return tuple(tuple(each) if isinstance(each, list) else each for each in found)
 
 
 @given(ROWS, ROWS)
