@@ -223,3 +223,29 @@ def test_a_text_that_holds_an_argument_too_often_is_left_to_spark() -> None:
         value = Expr("Cast", (divided,), "decimal(38,10)", ("ANSI",))
     relation = Project((table,), (Expr("Alias", (value,), value.type, (10, "v")),))
     assert any("too long" in each for each in translate(relation).gaps)
+
+
+TAGS, MORE = TypedColumn(4, "tags", "array<string>"), TypedColumn(5, "more", "array<string>")
+TAGGED = Table((), (K, S, TAGS, MORE), "tagged")
+
+
+@pytest.mark.parametrize(
+    "relation",
+    [
+        Filter((TAGGED,), Expr("EqualTo", (TAGS.value, MORE.value), "boolean")),
+        Filter((TAGGED,), Expr("In", (TAGS.value, MORE.value), "boolean")),
+        Limit((Sort((TAGGED,), (Expr("SortOrder", (TAGS.value,), "array<string>", (True, True)),)),), 3),
+        Join((TAGGED, ORDERS), JoinKind.INNER, Expr("EqualNullSafe", (TAGS.value, TAGS.value), "boolean")),
+        Project(
+            (TAGGED,), (Expr("Alias", (Expr("Least", (TAGS.value, MORE.value), TAGS.type),), TAGS.type, (7, "v")),)
+        ),
+    ],
+)
+def test_arrays_are_neither_compared_nor_ordered(relation: Rel) -> None:
+    assert translate(relation).text is None
+
+
+def test_arrays_pass_and_are_grouped_by(ducks: duckdb.DuckDBPyConnection) -> None:
+    lists = Values((), (TAGS,), ((Expr("Literal", (), TAGS.type, (None,)),),))
+    assert ducks.execute(text_of(Group((lists,), (TAGS.value,), (TAGS.value,)))).fetchall() == [(None,)]
+    text_of(Filter((TAGGED,), Expr("IsNotNull", (TAGS.value,), "boolean")))

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from iscp.core.algebra.algebra import Expr
-from iscp.core.algebra.result_types import UntypedError, decimal_of, is_type, result_type
+from iscp.core.algebra.result_types import (
+    OTHER,
+    UntypedError,
+    decimal_of,
+    element_of,
+    is_type,
+    result_type,
+    type_for_delta,
+    type_of_delta,
+)
 
 
 def value(kind: str) -> Expr:
@@ -80,3 +89,36 @@ def test_other_expressions_have_no_type(expression: Expr) -> None:
 def test_only_decimals_that_spark_has_are_types() -> None:
     assert decimal_of("decimal(38,38)") == (38, 38)
     assert not any(map(is_type, ("decimal(39,0)", "decimal(0,0)", "decimal(5,6)", "decimal(5, 2)", "DECIMAL(5,2)", "")))
+
+
+@pytest.mark.parametrize("kind", ["array<string>", "array<long>", "array<boolean>", "array<decimal(7,2)>", "string"])
+def test_a_type_is_read_back_from_a_schema(kind: str) -> None:
+    assert is_type(kind)
+    assert type_of_delta(type_for_delta(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("array<double>", "array<date>", "array<timestamp>", "array<binary>", "array<array<long>>", "array<other>"),
+        *("array<string", "array<>", "array<decimal(39,0)>", "Array<string>", "array<string> "),
+    ],
+)
+def test_other_arrays_are_no_types(kind: str) -> None:
+    assert element_of(kind) is None
+    assert not is_type(kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "array", "elementType": "string", "containsNull": False},
+        {"type": "array", "elementType": "string"},
+        {"type": "array", "elementType": "double", "containsNull": True},
+        {"type": "array", "elementType": {"type": "struct", "fields": []}, "containsNull": True},
+        {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
+        *(None, 7, [], {}),
+    ],
+)
+def test_what_a_schema_has_besides_is_another_type(kind: object) -> None:
+    assert type_of_delta(kind) == OTHER
