@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from iscp.adapters.duck.duck_engine import define_functions
+from iscp.adapters.duck.duck_engine import define_functions, without_zones
 from iscp.core.algebra.algebra import Group, Project, Rel, Table
 from iscp.core.algebra.duck_aggregates import Entry
 from iscp.core.algebra.duck_text import ALLOW_LIST, Translation, leaf_name, translate
@@ -82,10 +82,7 @@ class Ducks:
     def __post_init__(self) -> None:
         self.database.execute("SET threads = 1")
         define_functions(self.database)
-        zoneless = [
-            each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in self.rows.columns
-        ]
-        self.database.register("kept", pa.table(zoneless, names=self.rows.schema.names))  # as the product does
+        self.database.register("kept", without_zones(self.rows))
         self.show("TRUE")
 
     def show(self, condition: str) -> None:

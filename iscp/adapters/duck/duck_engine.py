@@ -137,7 +137,7 @@ class DuckCursor:
 
         Raises NotComputedError for a day or time that DuckDB has no place for; of a scan the statements raise it.
         """
-        self._connection.register(name, _RowStream(rows) if isinstance(rows, RowScan) else _without_zones(rows))
+        self._connection.register(name, _RowStream(rows) if isinstance(rows, RowScan) else without_zones(rows))
 
     def rows(self, text: str, schema: pa.Schema) -> pa.Table:
         """Return the rows of a statement as `schema` has them. Raises NotComputedError, and OutOfTimeError at the end
@@ -171,18 +171,18 @@ class _RowStream:
 
     def __init__(self, scan: RowScan) -> None:
         self._scan = scan
-        self._schema = _without_zones(scan.schema.empty_table()).schema
+        self._schema = without_zones(scan.schema.empty_table()).schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return pa.RecordBatchReader.from_batches(self._schema, self._batches()).__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for rows in self._scan.parts():
-            yield from _without_zones(rows).to_batches()
+            yield from without_zones(rows).to_batches()
 
 
-def _without_zones(rows: pa.Table) -> pa.Table:
-    """Raises NotComputedError."""
+def without_zones(rows: pa.Table) -> pa.Table:
+    """Return the rows as DuckDB reads them. Raises NotComputedError."""
     if any(map(_is_infinite, rows.columns)):
         raise NotComputedError("a day or time that is infinity to DuckDB")
     columns = [each.cast(pa.timestamp("us")) if pa.types.is_timestamp(each.type) else each for each in rows.columns]
