@@ -321,7 +321,7 @@ class ViewConsumer(Consumer):
             writers: list[Writer] = [] if by_time else [partial(self._write_groups, end)]
             if self._sink.marks_rows(tag):
                 writers += [self._write_changes, self._write_difference]
-                if query.kept is not None:
+                if query.kept is not None and refresh.follows(query.kept):
                     writers.insert(0, partial(self._write_kept, query.kept))
                 else:
                     writers.append(self._write_scanned)

@@ -165,7 +165,7 @@ class _Writer:
         entries: dict[str, list[Entry]] = defaultdict(list)
         for each in (*allowed, *PLANNED_ENTRIES):
             entries[each.op].append(each)
-        return cls(entries, _uses(root))
+        return cls(entries, uses_of(root))
 
     def lack(self, reason: str) -> str:
         self.gaps[reason] = None
@@ -466,7 +466,7 @@ def _bound(offset: object, unbounded: str) -> str:
     return f"{abs(offset)} {'PRECEDING' if offset < 0 else 'FOLLOWING'}"
 
 
-def _uses(root: Rel) -> Counter[int]:
+def uses_of(root: Rel) -> Counter[int]:
     """Return how often each relation is read, by its identity."""
     found: Counter[int] = Counter()
     waiting = [root]

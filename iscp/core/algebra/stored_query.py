@@ -41,7 +41,7 @@ from iscp.core.algebra.algebra import (
 )
 from iscp.core.algebra.algebra_codec import ALGEBRA_DEPTH_MAX, algebra_document, read_algebra_document
 from iscp.core.algebra.change_plan import ChangePlan, GroupTotals, largest_id
-from iscp.core.algebra.key_reduction import all_of, named, over_rows, same_values, with_expressions
+from iscp.core.algebra.key_reduction import all_of, named, over_rows, same_values, with_expressions, with_plans
 from iscp.core.algebra.result_types import OTHER, type_of_delta
 from iscp.core.sql.sql_functions import TimeDependence, finest
 from iscp.core.sql.sql_names import fields_by_name, path_name
@@ -272,6 +272,36 @@ def with_fields_as_columns(root: Rel) -> Rel:
     """
     columns = _columns_of_fields(root)
     return _FieldColumns(columns).relation(root) if any(columns.values()) else root
+
+
+def without_unread_columns(root: Rel) -> Rel:
+    """Return the query over tables with only those columns that something in it reads: Catalyst leaves plans of values
+    all columns. The same object if each is read.
+    """
+    read = {each.id for each in root.columns}
+    for relation in root.walk():
+        read.update(*(each.references for each in relation.expressions))
+        read.update(each.id for plan in relation.subqueries for each in plan.columns)
+        if isinstance(relation, Union | Expand | Opaque):  # they take columns by their places
+            read.update(each.id for below in relation.inputs for each in below.columns)
+    done: dict[int, tuple[Rel, Rel]] = {}
+
+    def pruned(relation: Rel) -> Rel:
+        if id(relation) not in done:
+            done[id(relation)] = relation, prune(relation)
+        return done[id(relation)][1]
+
+    def prune(relation: Rel) -> Rel:
+        if isinstance(relation, Table):
+            fields = tuple(each for each in relation.fields if each.id in read)
+            return relation if fields == relation.fields else replace(relation, fields=fields)
+        if any(pruned(plan) is not plan for plan in relation.subqueries):
+            relation = with_expressions(relation, lambda each: with_plans(each, pruned))
+        inputs = tuple(map(pruned, relation.inputs))
+        same = all(now is before for now, before in zip(inputs, relation.inputs, strict=True))
+        return relation if same else replace(relation, inputs=inputs)
+
+    return pruned(root)
 
 
 _FieldPath = tuple[str, ...]

@@ -23,7 +23,7 @@ from iscp.core.algebra.algebra import Opaque, Rel, TypedColumn
 from iscp.core.algebra.duck_text import translate
 from iscp.core.algebra.lookup_plan import statements_of
 from iscp.core.algebra.result_types import OTHER
-from iscp.core.algebra.stored_query import with_fields_as_columns
+from iscp.core.algebra.stored_query import with_fields_as_columns, without_unread_columns
 from iscp.core.query.query_plan import NotRanged, QueryShape, undecided_reason
 from iscp.core.sql.sql_functions import SIZE_MAX, too_deep
 from iscp.core.sql.sql_names import RESERVED_PREFIX, quoted, reserved_names
@@ -113,7 +113,7 @@ def algebra_of(query: AnalyzedQuery) -> Rel:
     if query.algebra.root.height > OPERATORS_NESTED_MAX:
         reason = f"more than {OPERATORS_NESTED_MAX} operators above each other"
     if not reason:
-        return with_fields_as_columns(query.algebra.root)
+        return with_fields_as_columns(without_unread_columns(query.algebra.root))
     fields = [TypedColumn(number, each.name, OTHER) for number, each in enumerate(query.columns.fields)]
     return Opaque((), tuple(fields), "Query", reason)
 

@@ -8,6 +8,7 @@ The tables of a view in one refresh, read without Spark: what changed, rows of s
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from iscp.core.algebra.algebra import (
     Windowed,
 )
 from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
-from iscp.core.algebra.duck_text import leaf_name, translate
+from iscp.core.algebra.duck_text import leaf_name, translate, uses_of
 from iscp.core.algebra.key_reduction import UnplannedError
 from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
 from iscp.core.algebra.result_types import type_for_delta
@@ -84,8 +85,10 @@ class ViewTables:
         old, new = (clock_row(each).select([*self.clock_types]) for each in (self.instants.old_s, self.instants.new_s))
         return found if old.equals(new) else [*found, CLOCK]
 
-    def rows(self, leaf: Table) -> pa.Table | RowScan:
-        """Return the rows that a leaf stands for; of a large table a scan of them. Raises NotComputedError."""
+    def rows(self, leaf: Table, *, is_shared: bool) -> pa.Table | RowScan:
+        """Return the rows that a leaf stands for; of a large table a scan of them, unless they are read several times
+        (`is_shared`) and there is room for them. Raises NotComputedError.
+        """
         if leaf.at is TableRows.CHANGES:
             return self._changes(leaf.name)
         if leaf.name == CLOCK:
@@ -94,7 +97,12 @@ class ViewTables:
         scan = self.source.scan(uri, self._version(leaf), columns)
         if scan is None or scan.bytes > self.limits.scanned:
             raise NotComputedError(f"all rows of {leaf.name} are too many, or read by Spark alone")
-        return scan if scan.bytes > self.limits.held else _all_of(scan)
+        if scan.bytes > self.limits.held and not is_shared:
+            return scan
+        rows = _all_of(scan)
+        if rows is None and scan.bytes <= self.limits.held:
+            raise NotComputedError("the rows of a table take too much memory")
+        return scan if rows is None else rows
 
     def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
         """Return the rows of a step, whose keys are computed. Raises NotComputedError."""
@@ -124,14 +132,14 @@ class ViewTables:
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))
 
 
-def _all_of(scan: RowScan) -> pa.Table:
-    """Raises NotComputedError."""
+def _all_of(scan: RowScan) -> pa.Table | None:
+    """Return all rows, or None if they take too much memory. Raises NotComputedError."""
     parts, size = [scan.schema.empty_table()], 0
     try:
         for rows in scan.parts():
             parts.append(rows)
             if (size := size + rows.nbytes) > HELD_ROWS_BYTES_MAX:
-                raise NotComputedError("the rows of a table take too much memory")
+                return None
     except UnreadRowsError as error:
         raise NotComputedError(str(error)) from error
     return pa.concat_tables(parts)
@@ -300,6 +308,14 @@ class DuckRefresh:
         changed = with_op_of_sums(now) if kept.summed else with_op(KeyRows(keys.rename_columns([*found.keys]), now))
         return KeptChange(changed, found.keys, computation.rows(found.result, self._names))
 
+    def follows(self, kept: KeptInput) -> bool:
+        """Return whether there is a plan of how the part of the query that is stored changes."""
+        try:
+            planned, _ = self._planned(lambda changed, large: _kept_over_lookups(kept, changed, large))
+        except NotComputedError:
+            return False
+        return planned is not None
+
     def net_rows(self) -> pa.Table:
         """Return the rows that change, each once, with WEIGHT. Raises NotComputedError."""
 
@@ -379,9 +395,12 @@ class _Computation:
             raise NotComputedError("; ".join(translation.gaps))
         if by_value and translation.by_order:
             raise NotComputedError("the last digits of sums of doubles depend on the order of rows")
+        uses, reads = uses_of(relation), Counter[str]()
         for each in relation.tables():
-            if leaf_name(each) not in self.defined:
-                self.define(each, self.tables.rows(each))
+            reads[leaf_name(each)] += uses[id(each)]
+        for each in relation.tables():
+            if (name := leaf_name(each)) not in self.defined:
+                self.define(each, self.tables.rows(each, is_shared=reads[name] > 1))
         fields = [TypedColumn(each.id, name, each.type) for each, name in zip(relation.columns, names, strict=True)]
         rows = self.cursor.rows(f"{translation.text} LIMIT {CHANGED_ROWS_MAX + 1}", arrow_schema_of(fields))
         if len(rows) > CHANGED_ROWS_MAX:

@@ -39,6 +39,7 @@ from iscp.core.algebra.stored_query import (
     query_from_json,
     query_to_json,
     with_fields_as_columns,
+    without_unread_columns,
 )
 from iscp.core.sql.sql_functions import TimeDependence
 from iscp.core.values.column_identity import COLLATIONS
@@ -247,3 +248,28 @@ def test_a_query_without_fields_stays_the_same() -> None:
 def test_plain_values_have_no_fields() -> None:
     with pytest.raises(UntypedError, match="long has no fields"):
         result_type(field("x", "string", KEY.value))
+
+
+def test_tables_have_the_columns_alone_that_something_reads() -> None:
+    """Also those of values, whose struct is nobody's then; what a union takes by its place stays."""
+    wide = Table((), (KEY, STRUCT, TypedColumn(3, "a", "long"), TypedColumn(4, "b", "long")), "t")
+    greatest = Expr("AggregateExpression", (Expr("Max", (wide.fields[2].value,), "long"),), "long", (False,))
+    value = Expr("ScalarSubquery", (), "long", (), Group((wide,), (), (alias(21, greatest),)))
+    one = TypedColumn(30, "one", "long")
+    query = shown(Filter((Table((), (one,), "u"),), Expr("LessThan", (one.value, value), "boolean")), one.value)
+    found = without_unread_columns(query)
+    assert {each.name: [column.name for column in each.fields] for each in found.tables()} == {"t": ["a"], "u": ["one"]}
+    assert translate(query).gaps
+    assert not translate(found).gaps
+    assert found.columns == query.columns
+    assert without_unread_columns(found) is found
+    union = shown(Union((wide, wide), wide.fields), wide.fields[3].value)
+    assert without_unread_columns(union) is union
+
+
+def test_a_leaf_that_several_read_stays_one() -> None:
+    wide = Table((), (KEY, TypedColumn(3, "a", "long")), "t")
+    met = Expr("IsNotNull", (KEY.value,), "boolean")
+    joined = Join((Filter((wide,), met), shown(wide, KEY.value)), JoinKind.LEFT_SEMI, met)
+    (leaf,) = without_unread_columns(shown(joined, KEY.value)).tables()
+    assert leaf.fields == (KEY,)
