@@ -54,7 +54,7 @@ class ReadLimits:
     """Bytes of a table that is read whole rather than searched for keys, if it can be searched."""
 
     held: int = 32 * 1024**2
-    """Bytes of a table whose rows are held in memory; those of a larger one are scanned, a few at a time and anew by
+    """Bytes of a table whose rows are held in memory; those of a larger one are scanned, a few at a time and again by
     each statement.
     """
 
@@ -167,7 +167,7 @@ class DuckCursor:
 
 
 class _RowStream:
-    """The rows of a scan, for DuckDB, which takes them a few at a time, and anew for each place of a statement."""
+    """The rows of a scan, for DuckDB, which takes them a few at a time, and again for each place of a statement."""
 
     def __init__(self, scan: RowScan) -> None:
         self._scan = scan

@@ -48,7 +48,7 @@ def scan(parts: int, fault: Exception | None = None) -> RowScan:
     return RowScan(NUMBERS, 0, read)
 
 
-def test_rows_of_a_scan_are_read_anew_wherever_a_statement_names_them() -> None:
+def test_rows_of_a_scan_are_read_again_wherever_a_statement_names_them() -> None:
     with DuckEngine().cursor() as cursor:
         cursor.define("t", scan(5))
         joined = "SELECT sum(a.n + b.n)::BIGINT AS n FROM t a JOIN t b USING (n) WHERE n >= 10"

@@ -192,7 +192,7 @@ def test_all_rows_are_those_that_are_not_marked_as_gone(tmp_path: Path) -> None:
     assert held == [["1", "3", "None"], ["1", "2", "2", "3", "None"], ["1", "3", "None"], ["1", "2", "None"]]
 
 
-def test_a_scan_reads_a_few_rows_at_a_time_and_anew_from_the_first_on(tmp_path: Path) -> None:
+def test_a_scan_reads_a_few_rows_at_a_time_and_begins_again_each_time(tmp_path: Path) -> None:
     uri = str(tmp_path)
     write_deltalake(uri, rows([1, 2]))
     write_deltalake(uri, rows([3]), mode="append")
