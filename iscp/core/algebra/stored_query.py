@@ -148,7 +148,7 @@ QUERY_BYTES_MAX = 2 * 1024**2
 again.
 """
 
-_FORMAT = 6
+_FORMAT = 7
 """Another one is written once what is read of a query, or what it means, is another."""
 
 _DIGEST_BYTES = 16
