@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from iscp.adapters.delta.rows.data_file import part_of
 from iscp.adapters.delta.rows.row_search import row_codes
-from iscp.adapters.duck.duck_engine import DuckEngine, NotComputedError
+from iscp.adapters.duck.duck_engine import READ_LIMITS, DuckEngine, NotComputedError, ReadLimits
 from iscp.core.algebra.algebra import Table, TableRows
 from iscp.core.algebra.lookup_plan import LookupStep
 from iscp.core.sql.sql_names import path_of
@@ -31,12 +31,13 @@ class MemoryTables:
 
     moves: Mapping[str, TableChange]
     schemas: Mapping[str, pa.Schema]
+    limits: ReadLimits = READ_LIMITS
 
     @property
     def changed(self) -> list[str]:
         return [name for name, each in self.moves.items() if each.arrow() is not None]
 
-    def rows(self, leaf: Table, bytes_max: int) -> pa.Table:
+    def rows(self, leaf: Table, *, is_shared: bool) -> pa.Table:
         if leaf.at is TableRows.CHANGES:
             return _with_fields(self.moves[leaf.name].arrow(), leaf)
         return self._all(leaf)
