@@ -307,7 +307,7 @@ def test_other_tables_are_left_to_spark(tmp_path: Path, partitioned: bool) -> No
 
 
 def test_a_table_with_columns_that_arrow_does_not_hold_has_no_vectors(tmp_path: Path) -> None:
-    columns = T.StructType([T.StructField("a", T.ArrayType(T.LongType()))])
+    columns = T.StructType([T.StructField("a", T.ArrayType(T.ArrayType(T.LongType())))])
     uri = str(tmp_path / "t")
     create_target(uri, json.loads(columns.json()), dict(VECTORS), tag(1, -1))
     assert not VECTORS.keys() & DeltaTable(uri).metadata().configuration.keys()

@@ -110,10 +110,11 @@ def test_a_table_without_a_feed_or_with_deletion_vectors_is_left_to_spark(tmp_pa
 def test_types_that_arrow_has_otherwise_are_left_to_spark_unless_nobody_wants_them(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1, tags=[["a"]]), mode=mode, configuration=FEED)
+        write_deltalake(uri, rows(1, tags=[["a"]], more=[[["a"]]]), mode=mode, configuration=FEED)
     with pytest.raises(NotDirectError):
-        read(uri, range(1, 2), "id", "tags")
+        read(uri, range(1, 2), "id", "more")
     assert read(uri, range(1, 2), "id") == [(1, "insert", 1)]
+    assert read(uri, range(1, 2), "tags") == [(["a"], "insert", 1)]
 
 
 def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
