@@ -320,11 +320,9 @@ class ViewConsumer(Consumer):
             refresh = DuckRefresh(root, stack.enter_context(engine.cursor(limit_s)), tables, sizes)
             writers: list[Writer] = [] if by_time else [partial(self._write_groups, end)]
             if self._sink.marks_rows(tag):
-                writers += [self._write_changes, self._write_difference]
-                if query.kept is not None and refresh.follows(query.kept):
+                writers += [self._write_changes, self._write_difference, partial(self._write_scanned, query.kept)]
+                if query.kept is not None:
                     writers.insert(0, partial(self._write_kept, query.kept))
-                else:
-                    writers.append(self._write_scanned)
             for write in writers:
                 try:
                     if (done := write(context, refresh, tag)) is not None:
@@ -402,10 +400,15 @@ class ViewConsumer(Consumer):
             return None
         return self._write_all_here(context, refresh, tag, "its tables are small")
 
-    def _write_scanned(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
-        """Refresh by scans of whole tables, where nothing else is left but Spark, which would read as much of them."""
+    def _write_scanned(
+        self, kept: KeptInput | None, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag
+    ) -> Refreshed | None:
+        """Refresh by scans of whole tables, where nothing else is left but Spark, which would read as much of them.
+
+        What is stored of the query would fall behind: where it can be followed here, Spark keeps it up.
+        """
         scanning = refresh.scanning
-        if scanning is None or not refresh.tables.changed:
+        if scanning is None or not refresh.tables.changed or (kept is not None and refresh.follows(kept)):
             return None
         is_due, done = self._refreshes.history.scans.is_due, None
         try:
