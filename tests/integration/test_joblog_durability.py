@@ -27,8 +27,14 @@ class Stand:
     def opened(self) -> DeltaJobLog:
         return DeltaJobLog(str(self.home), SystemClock(), self.disk)
 
-    def inode(self, version: int) -> int:
-        return (self.home / "iscp_log" / "_delta_log" / f"{version:020d}.json").stat().st_ino
+    def commit(self, version: int) -> Path:
+        return self.home / "iscp_log" / "_delta_log" / f"{version:020d}.json"
+
+    def held(self, version: int) -> Path:
+        """Return a link to the commit's file: no other file gets its inode while the link is there."""
+        link = self.home / f"{version}.held"
+        link.hardlink_to(self.commit(version))
+        return link
 
 
 @pytest.fixture
@@ -37,15 +43,16 @@ def stand(tmp_path: Path) -> Stand:
 
 
 def test_a_commit_whose_sync_failed_is_written_again_before_it_is_acknowledged(stand: Stand) -> None:
-    seen: list[int] = []
+    seen: list[Path] = []
+    version = stand.log.version + 1
 
     def note_and_break_down() -> None:
-        seen.append(stand.inode(stand.log.version + 1))
+        seen.append(stand.held(version))
         break_down()
 
     stand.disk.once(FAILPOINT_SYNC, note_and_break_down)
     stand.log.append([LogEntry(job(2))])
-    assert [stand.inode(stand.log.version)] != seen
+    assert not seen[0].samefile(stand.commit(version))
     assert len(stand.log.load()) == 2
 
 
@@ -59,14 +66,14 @@ def test_a_commit_that_cannot_be_made_durable_is_not_acknowledged_and_the_next_c
     for error in (OutcomeUnknown, NotOwner):  # nor when it is requested again
         with pytest.raises(error, match=f"version {version} .* may not outlive a power loss"):
             stand.log.append(entries)
-    seen = stand.inode(version)
+    seen = stand.held(version)
     stand.disk.once(FAILPOINT_REWRITE, break_down)
     with pytest.raises(StorageError, match="durable"):
         stand.opened().claim_term()
-    assert stand.inode(version) == seen
+    assert seen.samefile(stand.commit(version))
     following = stand.opened()
     following.claim_term()
-    assert stand.inode(version) != seen
+    assert not seen.samefile(stand.commit(version))
     assert len(following.load()) == 2
 
 
