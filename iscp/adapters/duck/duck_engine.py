@@ -48,7 +48,12 @@ _SETTINGS: Mapping[str, str | int] = {
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """The bytes of files up to which a refresh without Spark reads a table whole, by how much there is to gain."""
+    """The bytes of files up to which a refresh without Spark reads a table whole, by how much there is to gain, and
+    the rows that it looks up.
+    """
+
+    looked_up_rows: int = 500_000
+    """Rows of a table that are looked up by keys; where more are needed, the table is scanned, or left to Spark."""
 
     searched: int = 1024**2
     """Bytes of a table that is read whole rather than searched for keys, if it can be searched."""
@@ -58,8 +63,10 @@ class ReadLimits:
     each statement.
     """
 
-    scanned: int = 256 * 1024**2
-    """Bytes of all tables that are scanned, where nothing else is left but Spark, which would read as much."""
+    scanned: int = 1024**3
+    """Bytes of all tables that are scanned, where nothing else is left but Spark, which would read as much. A scan that
+    takes longer than a recomputation is given up, and remembered.
+    """
 
     difference: int = 4 * 1024**2
     """Bytes of all tables up to which all rows of a view are computed, and of its target up to which only the

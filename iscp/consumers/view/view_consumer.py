@@ -405,14 +405,15 @@ class ViewConsumer(Consumer):
     ) -> Refreshed | None:
         """Refresh by scans of whole tables, where nothing else is left but Spark, which would read as much of them.
 
-        What is stored of the query would fall behind: where it can be followed here, Spark keeps it up.
+        The part of the query that is stored is followed by them if it can be, and falls behind otherwise.
         """
         scanning = refresh.scanning
-        if scanning is None or not refresh.tables.changed or (kept is not None and refresh.follows(kept)):
+        if scanning is None or not refresh.tables.changed:
             return None
         is_due, done = self._refreshes.history.scans.is_due, None
+        scan = partial(self._write_kept, kept) if kept is not None and refresh.follows(kept) else self._scan
         try:
-            done = self._scan(context, scanning, tag) if is_due else None
+            done = scan(context, scanning, tag) if is_due else None
         except OutOfTimeError:  # what it took is remembered
             raise
         except NotComputedError:
@@ -421,11 +422,11 @@ class ViewConsumer(Consumer):
         self._refreshes.learn_scan(found=done is not None)
         return done
 
-    def _scan(self, context: ConsumeContext, scanning: DuckRefresh, tag: CommitTag) -> Refreshed | None:
+    def _scan(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         size, done = self._source.size(self._target, context.position.base_version).bytes, None
         if size <= READ_LIMITS.difference:
-            done = self._write_all_here(context, scanning, tag, "its result is small")
-        return done or self._write_net(context, scanning, tag)
+            done = self._write_all_here(context, refresh, tag, "its result is small")
+        return done or self._write_net(context, refresh, tag)
 
     def _write_all_here(
         self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag, reason: str

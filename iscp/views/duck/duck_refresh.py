@@ -49,11 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-LOOKED_UP_ROWS_MAX = 500_000
-"""Rows of a table that are looked up for a refresh without Spark; one that needs more reads all of them, or is left to
-Spark.
-"""
-
 HELD_ROWS_BYTES_MAX = 256 * 1024**2
 """Bytes of memory that the rows of a table may take which are held for a refresh."""
 
@@ -109,7 +104,7 @@ class ViewTables:
         source = step.source
         by = pa.table({own: keys[key] for own, key in step.pairs})
         uri, columns = self.uris[source.name], self.columns[source.name]
-        rows = self.source.rows_with(uri, self._version(source), by, columns, LOOKED_UP_ROWS_MAX)
+        rows = self.source.rows_with(uri, self._version(source), by, columns, self.limits.looked_up_rows)
         if rows is None:
             raise NotComputedError(f"the rows of {source.name} are too many, or read by Spark alone")
         return rows

@@ -129,6 +129,21 @@ def test_tables_that_are_too_large_are_not_scanned(new_view: NewView) -> None:
     assert view.follow(2) <= {"incremental", "full", "unchanged"}
 
 
+@pytest.mark.parametrize(
+    "sql", in_full((*KEPT, "select b, count(*) c from t join u using (a) group by b limit 2"), [KEPT[3]])
+)
+def test_what_is_kept_is_followed_by_scans_where_too_many_rows_would_be_looked_up(new_view: NewView, sql: str) -> None:
+    view = new_view(sql, seed=75, refresh="incremental")
+    view.refresh()
+    view.kind = ViewKind(DuckEngine(limits=ReadLimits(0, searched=0, held=0, difference=0)))
+    strategies = view.follow(4)
+    view.restart()
+    strategies |= view.follow(1)
+    assert strategies - {"unchanged"} == {"changes"}
+    view.kind = ViewKind(None)
+    assert view.follow(2) <= {"incremental", "unchanged"}, "what is kept has not fallen behind"
+
+
 class NoMemoryCursor(DuckCursor):
     """Has no memory for any statement, and counts them."""
 
