@@ -49,10 +49,11 @@ from iscp.coordination.builds.build_state import (
 )
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.table_turns import GATHER_S
-from iscp.coordination.membership.assignments import Placement, ring_of
+from iscp.coordination.membership.assignments import ring_of
 from iscp.core.build.build_task import BuildPlan
 from iscp.core.values.ids import Leader
 from iscp.core.values.progress import TableSize
+from iscp.core.values.ring import Placement
 from iscp.runtime.loop.threads import THREADS
 
 JOBS, RANGES, NODES = 5, 2_048, 100

@@ -40,7 +40,6 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource, DeltaPro
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.coordination.jobs.job_book import target_of
 from iscp.coordination.protocol.events import StartShard
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
@@ -48,6 +47,7 @@ from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.start_rule import ProbeState, TargetLog, TargetSeen
 from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.spec.spec_parsing import target_of
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag

@@ -37,8 +37,8 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.shard_parts import LOG_PROBES
-from iscp.coordination.jobs.job_book import target_of
 from iscp.core.job.start_rule import TargetLog, TargetSeen, seen_target
+from iscp.core.spec.spec_parsing import target_of
 from iscp.index.search.search_library import search
 from iscp.runtime.iteration.iteration_ports import SinkPool
 from iscp.runtime.worker.probe_pool import TargetProbes

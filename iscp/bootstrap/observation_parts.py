@@ -23,10 +23,10 @@ from iscp.adapters.telemetry.bounded_sender import (
     post_events,
     read_headers,
 )
-from iscp.coordination.jobs.job_book import target_of
 from iscp.core.job.job_row import JobRow
 from iscp.core.lineage.run_events import EventEmitter, JobRunState, KnownTables, run_event
 from iscp.core.settings.config import NodeConfig
+from iscp.core.spec.spec_parsing import target_of
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.untrusted_values import error_text
 from iscp.ports.engine import IterationRunner

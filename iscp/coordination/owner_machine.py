@@ -20,7 +20,7 @@ from typing import assert_never
 
 from iscp.coordination import placement
 from iscp.coordination.membership import membership
-from iscp.coordination.membership.assignments import HELD, Assignments, Placement, ShardState
+from iscp.coordination.membership.assignments import HELD, Assignments, ShardState
 from iscp.coordination.membership.term import OwnerIdentity, Peer, PeerEvent, PeerPhase, Term, Window
 from iscp.coordination.protocol.events import (
     CoordinationTimes,
@@ -47,6 +47,7 @@ from iscp.coordination.protocol.events import (
 from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, DispatchTableResponse, NodeMessage, Sync
 from iscp.core.job.job_row import JobReport, JobRow
 from iscp.core.values.ids import WIRE_FORMAT, ShardId
+from iscp.core.values.ring import Placement
 
 
 class OwnerMachine:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.api.api_requests import LogPage, LogQuery
 from iscp.core.api.api_views import EventView
 from iscp.core.job.iteration import JobMaintenance
@@ -15,6 +14,7 @@ from iscp.core.job.start_rule import VerifyReport
 from iscp.core.values.errors import IscpError
 from iscp.core.values.ids import Leader, Moment, NodeRecord, ShardId
 from iscp.core.values.progress import RunProgress, TableSize
+from iscp.core.values.ring import Overrides
 
 
 class Lease(Protocol):

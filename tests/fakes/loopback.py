@@ -54,11 +54,11 @@ from iscp.coordination.protocol.events import (
     WorkerEffect,
     WorkerEvent,
 )
-from iscp.coordination.protocol.messages import Overrides
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
 from iscp.core.values.ids import JobKey, Leader, NodeRecord, ShardId, TableEpoch
+from iscp.core.values.ring import Overrides
 from iscp.core.values.watermark import Watermark
 
 TIMES = CoordinationTimes(

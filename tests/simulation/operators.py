@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from iscp.coordination.builds.build_state import MergeRange, Prioritize, SplitRange
 from iscp.coordination.jobs.job_changes import Pause, Register, Reshard, Resume, Resync, Unregister, Update
 from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.build.build_task import depth
 from iscp.core.job.job_row import JobRow, Registration
 from iscp.core.rows.key_ranges import parent
 from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.ring import Overrides
 from tests.simulation.builds.building import state_of
 from tests.simulation.specs import spec_json
 from tests.simulation.trouble import Wish

@@ -27,16 +27,11 @@ from iscp.coordination.protocol.events import (
     RowsMoved,
     Tick,
 )
-from iscp.coordination.protocol.messages import (
-    DispatchTable,
-    DispatchTableResponse,
-    NodeMessage,
-    Overrides,
-    OwnerMessage,
-)
+from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
 from iscp.core.values.ids import JobKey, Leader, Moment, NodeRecord
+from iscp.core.values.ring import Overrides
 from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.loop.inbox import EVENTS_MAX
 from iscp.runtime.owner.checkpoint_saver import Checkpointer

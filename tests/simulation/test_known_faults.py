@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iscp.coordination.protocol.events import ShardWanted
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.values.ids import ShardId
+from iscp.core.values.ring import Overrides
 from tests.fakes.loopback import TIMES, Loopback
 from tests.simulation.mutant_troubles import CROWD, OWNERS_CHANGE
 from tests.simulation.simulation import simulate

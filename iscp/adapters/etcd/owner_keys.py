@@ -30,7 +30,6 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Compare, Delete, Get, Keys, KeyValue, Listing, Put, WatchEvent
 from iscp.adapters.etcd.member_keys import EtcdLease
 from iscp.adapters.etcd.watch import PrefixWatch, Watch, apply_events
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.job.iteration import exact_shard
 from iscp.core.job.start_rule import Deaths
 from iscp.core.values.errors import (
@@ -43,6 +42,7 @@ from iscp.core.values.errors import (
     StorageError,
 )
 from iscp.core.values.ids import Leader, ShardId, parse_shard
+from iscp.core.values.ring import Overrides
 from iscp.core.values.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
 from iscp.ports.system import Clock, Threads
 

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
-from iscp.coordination.membership.assignments import Placement
 from iscp.core.build.build_progress import share_done
 from iscp.core.build.build_task import (
     BuildPlan,
@@ -36,6 +35,7 @@ from iscp.core.settings.config import RETAINED_BYTES_MAX
 from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import NOTHING, UNCOUNTED, TableSize, total_size
+from iscp.core.values.ring import Placement
 
 
 class BuildPlace(NamedTuple):

@@ -91,11 +91,11 @@ from iscp.coordination.builds.build_state import (
 )
 from iscp.coordination.builds.staging_tasks import RangeCalls, RangeFaults, Replacements, StagingTasks, to_move
 from iscp.coordination.builds.table_turns import TableTurns
-from iscp.coordination.membership.assignments import Placement
 from iscp.core.build.build_progress import BuildStage, JobBuild, KnownBuilds
 from iscp.core.build.build_task import BuildPlan, BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
 from iscp.core.values.errors import NotOwner, Unavailable
 from iscp.core.values.progress import TableSize
+from iscp.core.values.ring import Placement
 
 
 class StoreTurns:

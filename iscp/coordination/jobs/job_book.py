@@ -32,7 +32,6 @@ Rows that go into the book, and what has moved by them.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +50,7 @@ from iscp.core.job.job_row import (
     further_tables,
 )
 from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.spec.spec_parsing import target_of
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import JobKey, ShardId
@@ -140,15 +140,6 @@ def _above(path: str) -> Iterator[tuple[str, str]]:
 def with_letters(target: str) -> tuple[str, str]:
     """Return a target, and where the table of its dead letters is, or would be."""
     return target, target + DEAD_LETTER_SUFFIX
-
-
-def target_of(spec_json: str) -> str:
-    """Return the target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
-    try:
-        target = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
-    except (ValueError, AttributeError, RecursionError):
-        return ""
-    return target if isinstance(target, str) else ""
 
 
 class BookIndex:

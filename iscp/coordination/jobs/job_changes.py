@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import assert_never
 
-from iscp.coordination.jobs.job_book import JobBook, Places, RequestKey, target_of, with_letters
+from iscp.coordination.jobs.job_book import JobBook, Places, RequestKey, with_letters
 from iscp.core.api.api_views import RegisterResult
 from iscp.core.job.job_row import (
     Deletion,
@@ -36,7 +36,7 @@ from iscp.core.job.registration_id import id_of_successor
 from iscp.core.rows import key_ranges
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.spec.spec import differing_fields
-from iscp.core.spec.spec_parsing import changed_spec, parse_spec
+from iscp.core.spec.spec_parsing import changed_spec, parse_spec, target_of
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
 from iscp.core.values.ids import JobKey, ranged_job_id

@@ -14,12 +14,11 @@ Decide where a shard should be. Only a dispatch makes it so.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.job.job_row import JobRow
 from iscp.core.rows.key_ranges import WHOLE, overlaps
 from iscp.core.values.errors import InvariantBroken
@@ -320,22 +319,3 @@ RINGS_KEPT_MAX = 4
 def ring_of(nodes: frozenset[str]) -> Ring:
     """Return the ring of the nodes, which does not change, and is the same for the same nodes."""
     return Ring(nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The nodes that may take shards, their ring, and the overrides. Replaced when one of these changes.
-
-    Invariant: the ring is that of these nodes, or None: it is still to be built.
-    """
-
-    eligible: frozenset[str] = frozenset()
-    overrides: Overrides = field(default_factory=Overrides)
-    ring: Ring | None = None
-
-    def target(self, shard: ShardId) -> str:
-        """Return the node where `shard` should be; empty if no node may take any, or it is not known yet."""
-        if self.ring is None or not self.eligible:
-            return ""
-        pinned = self.overrides.pins.get(shard, "")
-        return pinned if pinned in self.eligible else self.ring.preferred(shard)

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from iscp.coordination.membership.assignments import Assignment, Assignments, Cause, Holder, Placement, SecondCopies
+from iscp.coordination.membership.assignments import Assignment, Assignments, Cause, Holder, SecondCopies
 from iscp.coordination.protocol.events import CoordinationTimes, OwnerEffect
 from iscp.coordination.protocol.messages import Checkpoint, NodeShard, Sync
 from iscp.core.values.ids import WIRE_FORMAT, NodeRecord, ShardId, TableEpoch
+from iscp.core.values.ring import Placement
 from iscp.core.values.state_table import StateTable
 
 OPERATIONS_IN_FLIGHT_MAX = 500

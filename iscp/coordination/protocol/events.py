@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from iscp.coordination.protocol.messages import NodeMessage, Overrides, OwnerMessage, SourceSeen
+from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow
 from iscp.core.values.ids import Leader, NodeRecord, ShardId, TableEpoch
-from iscp.core.values.ring import Ring
+from iscp.core.values.ring import Overrides, Ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ Store what operators have decided of nodes and shards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
@@ -240,20 +239,3 @@ class Alive:
 
 OwnerMessage = Announce | DispatchTable | Acknowledge
 NodeMessage = Sync | DispatchTableResponse | Checkpoint | Alive
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """The operators' decisions, which outlive owners and the nodes' lives.
-
-    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node that a
-    shard should be on whatever the ring says.
-    """
-
-    cordoned: frozenset[str] = frozenset()
-    draining: frozenset[str] = frozenset()
-    pins: Mapping[ShardId, str] = field(default_factory=dict)
-
-    @property
-    def closed(self) -> frozenset[str]:
-        return self.cordoned | self.draining

@@ -443,3 +443,12 @@ def shown_tables(tables: Mapping[str, str]) -> str:
 def view_text(text: str | None) -> str:
     """Return a query as it is stored: without the blanks and semicolons around it."""
     return (text or "").strip().rstrip(";").rstrip()
+
+
+def target_of(spec_json: str) -> str:
+    """Return the target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
+    try:
+        target = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return target if isinstance(target, str) else ""

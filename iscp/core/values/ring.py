@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from zlib import crc32
 
@@ -77,3 +78,39 @@ class Ring:
             raise LookupError("the ring has no node")
         found = bisect(self._points, ring_hash(str(shard)))
         return self.node_ids[self._ranks[found % len(self._ranks)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """The operators' decisions, which outlive owners and the nodes' lives.
+
+    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node that a
+    shard should be on whatever the ring says.
+    """
+
+    cordoned: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+    pins: Mapping[ShardId, str] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> frozenset[str]:
+        return self.cordoned | self.draining
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The nodes that may take shards, their ring, and the overrides. Replaced when one of these changes.
+
+    Invariant: the ring is that of these nodes, or None: it is still to be built.
+    """
+
+    eligible: frozenset[str] = frozenset()
+    overrides: Overrides = field(default_factory=Overrides)
+    ring: Ring | None = None
+
+    def target(self, shard: ShardId) -> str:
+        """Return the node where `shard` should be; empty if no node may take any, or it is not known yet."""
+        if self.ring is None or not self.eligible:
+            return ""
+        pinned = self.overrides.pins.get(shard, "")
+        return pinned if pinned in self.eligible else self.ring.preferred(shard)

@@ -20,7 +20,6 @@ from iscp.coordination.jobs.job_changes import Reshard
 from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
@@ -49,6 +48,7 @@ from iscp.core.build.build_progress import (
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, IscpError, Unavailable, no_owner
 from iscp.core.values.ids import ShardId, parse_shard
+from iscp.core.values.ring import Overrides
 from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
 from iscp.ports.consumer import ConsumerKind

@@ -51,11 +51,11 @@ from iscp.coordination.protocol.events import (
     ShardWanted,
     Tick,
 )
-from iscp.coordination.protocol.messages import NodeMessage, Overrides
+from iscp.coordination.protocol.messages import NodeMessage
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import IscpError, NotOwner, QueueFull, TemporaryError, Unavailable, no_owner
 from iscp.core.values.ids import Leader, Moment, NodeRecord, ShardId
-from iscp.core.values.ring import Ring
+from iscp.core.values.ring import Overrides, Ring
 from iscp.ports.cluster import ClusterPorts, ElectionKey, MemberControl
 from iscp.ports.engine import JobLog
 from iscp.ports.system import Clock, Threads

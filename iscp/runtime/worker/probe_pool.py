@@ -21,12 +21,12 @@ from dataclasses import replace
 from math import inf
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
-from iscp.coordination.jobs.job_book import target_of
 from iscp.coordination.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate, TargetAnswer
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.registration_id import logged_job
 from iscp.core.job.start_rule import ProbeState, TargetLog, TargetQuery, TargetSeen, seen_target
+from iscp.core.spec.spec_parsing import target_of
 from iscp.core.values.errors import IscpError, TableNotFound, TargetLost
 from iscp.core.values.untrusted_values import named_error
 from iscp.ports.catalog import CommitProbe, LogProbe, TargetProbe

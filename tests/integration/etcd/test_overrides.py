@@ -11,9 +11,9 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.member_keys import EtcdMembership
 from iscp.adapters.etcd.owner_keys import WRITES_AT_ONCE_MAX, EtcdCheckpoint, EtcdElection, EtcdOverrides
-from iscp.coordination.protocol.messages import Overrides
 from iscp.core.values.errors import ConfigurationError, NotOwner
 from iscp.core.values.ids import Leader, ShardId
+from iscp.core.values.ring import Overrides
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 

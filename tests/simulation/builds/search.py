@@ -50,12 +50,11 @@ from iscp.coordination.builds.build_state import (
     WriteBuilds,
 )
 from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.coordination.membership.assignments import Placement
 from iscp.core.build.build_task import BuildPlan, RangeBatch
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.values.errors import IscpError, StorageError
 from iscp.core.values.progress import TableSize
-from iscp.core.values.ring import Ring
+from iscp.core.values.ring import Placement, Ring
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.violation import ViolationError, expect
 

@@ -46,11 +46,10 @@ from iscp.coordination.builds.build_state import (
     WriteBuilds,
 )
 from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.coordination.membership.assignments import Placement
 from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
 from iscp.core.values.errors import Canceled, IscpError, PlanOutdated, StorageError
 from iscp.core.values.progress import TableSize
-from iscp.core.values.ring import Ring
+from iscp.core.values.ring import Placement, Ring
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.builds.landing import Landing

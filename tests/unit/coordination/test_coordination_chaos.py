@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from iscp.coordination.membership.assignments import Placement
 from iscp.coordination.protocol.messages import NodeShardState
 from iscp.core.values.ids import ShardId
+from iscp.core.values.ring import Placement
 from tests.fakes.loopback import TIMES, Loopback
 
 NODES = ("n1", "n2", "n3")

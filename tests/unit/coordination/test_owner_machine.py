@@ -40,12 +40,12 @@ from iscp.coordination.protocol.messages import (
     DispatchTableResponse,
     NodeShard,
     NodeShardState,
-    Overrides,
     ShardCheckpoint,
     Sync,
 )
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import NodeRecord, ShardId
+from iscp.core.values.ring import Overrides
 from tests.fakes.driven_owner import N1, N2, N3, ROW, A, Driver, dispatches, running, told
 from tests.fakes.loopback import TIMES, Loopback, entry, job, report
 from tests.fakes.rings import step_with_rings

@@ -43,10 +43,11 @@ from iscp.coordination.builds.build_state import (
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.staging_tasks import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
 from iscp.coordination.builds.table_turns import GATHER_S, REPEAT_S
-from iscp.coordination.membership.assignments import Placement, ring_of
+from iscp.coordination.membership.assignments import ring_of
 from iscp.core.build.build_task import DEPTH_MAX, BuildPlan
 from iscp.core.values.errors import InvalidRequest, Unavailable
 from iscp.core.values.progress import UNCOUNTED, TableSize, total_size
+from iscp.core.values.ring import Placement
 
 E = TypeVar("E")
 USUAL = BuildLimits()

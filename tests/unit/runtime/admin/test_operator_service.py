@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.coordination.protocol.messages import Overrides, Sync
+from iscp.coordination.protocol.messages import Sync
 from iscp.core.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
@@ -27,6 +27,7 @@ from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
 from iscp.core.values.ids import JobKey, NodeRecord, ShardId
 from iscp.core.values.progress import SnapshotSize, TableSize
+from iscp.core.values.ring import Overrides
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.admin.job_maker import JobMaker
 from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, last_entries, log_table, numbered
-from iscp.coordination.jobs.job_book import JobBook, target_of
+from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.protocol.events import StartShard
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
 from iscp.core.settings.config import BackoffConfig, ProbeConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.spec.spec_parsing import target_of
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
 
