@@ -14,27 +14,27 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks.bare_node import TRACE
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.grpc.node.owner_streams import NodeDescription, describe
-from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.system.http_exchange import free_port
-from iscp.adapters.tls.certificate_watch import certificate_watch
-from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
-from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.bootstrap.configuration.settings import to_toml
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register
-from iscp.core.access.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
-from iscp.core.job.job_row import JobRow, Registration
-from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import JobKey
-from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
+from iscp.app.settings import to_toml
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import Register
+from iscp.cluster.owner.job_log_writer import LogHooks, LogWriter
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.etcd.keys import EtcdSettings
+from iscp.etcd.server import EtcdServer
+from iscp.model.access.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
+from iscp.model.job.job_row import JobRow, Registration
+from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import JobKey
+from iscp.server.node.owner_streams import NodeDescription, describe
+from iscp.system.child_process import end, spawn, tail
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.http_exchange import free_port
+from iscp.system.tls.certificate_watch import certificate_watch
+from iscp.system.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
+from iscp.system.tls.tls_files import TlsFiles
 
 WAIT_S = 120.0
 LOOK_S = 0.02

@@ -21,28 +21,33 @@ from pathlib import Path
 from typing import Any, get_args
 
 from iscp import __version__
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.etcd.member_keys import EtcdMembership
-from iscp.adapters.etcd.owner_keys import EtcdCheckpoint, EtcdElection, EtcdLogMarks, EtcdOverrides
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer, Service
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.telemetry.log_ring import LogRing, configure_logging
-from iscp.adapters.tls.certificate_watch import certificate_watch
-from iscp.bootstrap.configuration.settings import load_settings
-from iscp.bootstrap.coordination_parts import compose_access
-from iscp.bootstrap.foundation import compose_places
-from iscp.bootstrap.preflight import refuse_misfit
-from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.coordination.membership.assignments import ShardState
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.app.coordination_parts import compose_access
+from iscp.app.foundation import compose_places
+from iscp.app.preflight import refuse_misfit
+from iscp.app.registry import ConsumerRegistry
+from iscp.app.settings import load_settings
+from iscp.cluster.membership.assignments import ShardState
+from iscp.cluster.node import Closes, LeaseKeeper, Node, NodeParts
+from iscp.cluster.owner.checkpoint_saver import ProgressSignal
+from iscp.cluster.owner.node_clients import NodeClients
+from iscp.cluster.owner.owner_events import EventCollector, JobLogAccess, OwnerHooks
+from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.requests.job_maker import JobMaker
+from iscp.cluster.requests.job_views import DeadLetterReader, JobViews, JobWaiter
+from iscp.cluster.requests.request_validator import RequestValidator
+from iscp.cluster.requests.retention_watch import SourceReleases
+from iscp.cluster.worker_loop import WorkerLoop
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.etcd.member_keys import EtcdMembership
+from iscp.etcd.owner_keys import EtcdCheckpoint, EtcdElection, EtcdLogMarks, EtcdOverrides
+from iscp.model.api.api_views import EventView
+from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance
+from iscp.model.job.start_rule import TargetLog, VerifyReport
+from iscp.model.protocol.events import (
     CoordinationTimes,
     HoldIterations,
     ShardOrder,
@@ -53,34 +58,29 @@ from iscp.coordination.protocol.events import (
     StopShard,
     UpdateShard,
 )
-from iscp.coordination.schedule.schedule_events import WorkerNews
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.api.api_views import EventView
-from iscp.core.job.iteration import NO_MAINTENANCE, JobMaintenance
-from iscp.core.job.start_rule import TargetLog, VerifyReport
-from iscp.core.query.query_plan import QueryShape
-from iscp.core.settings.config import NodeConfig
-from iscp.core.values.errors import InvalidRequest, Unavailable
-from iscp.core.values.ids import WIRE_FORMAT, NodeRecord, ShardId
-from iscp.core.values.progress import UNCOUNTED, UNKNOWN, TableSize
+from iscp.model.query_plan import QueryShape
+from iscp.model.settings.config import NodeConfig
+from iscp.model.values.errors import InvalidRequest, Unavailable
+from iscp.model.values.ids import WIRE_FORMAT, NodeRecord, ShardId
+from iscp.model.values.progress import UNCOUNTED, UNKNOWN, TableSize
+from iscp.notices.log_ring import LogRing, configure_logging
 from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import BuildAnswer, ClusterPorts, NodeCalls
 from iscp.ports.engine import NodeLog
 from iscp.ports.source import NothingHeld
-from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.cluster_views import ClusterViews
-from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.admin.job_views import DeadLetterReader, JobViews, JobWaiter
-from iscp.runtime.admin.operator_service import OwnerOperator, Resharder
-from iscp.runtime.admin.request_validator import RequestValidator
-from iscp.runtime.admin.retention_watch import SourceReleases
-from iscp.runtime.loop.threads import THREADS, collect_rarely
-from iscp.runtime.node.node import Closes, LeaseKeeper, Node, NodeParts
-from iscp.runtime.owner.checkpoint_saver import ProgressSignal
-from iscp.runtime.owner.node_clients import NodeClients
-from iscp.runtime.owner.owner_events import EventCollector, JobLogAccess, OwnerHooks
-from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.worker.worker_loop import WorkerLoop
+from iscp.schedule.schedule_events import WorkerNews
+from iscp.server.admin.admin_server import AdminServer, OperatorServer, Service
+from iscp.server.admin.admin_service import OwnerAdmin
+from iscp.server.admin.cluster_views import ClusterViews
+from iscp.server.admin.forwarding import Forwarding
+from iscp.server.admin.operator_service import OwnerOperator, Resharder
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.server.node.node_server import NodeServer
+from iscp.server.node.owner_streams import Peers
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import THREADS, collect_rarely
+from iscp.system.tls.certificate_watch import certificate_watch
 
 TRACE = "BARE_NODE_TRACE"
 WIRE = "BARE_NODE_WIRE_FORMAT"

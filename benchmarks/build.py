@@ -26,18 +26,18 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.build_nodes import NODES, SPEEDUP_AIM, bytes_of, measure_nodes, refuse_small
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.source.spark_read import DeltaRangeReader
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.core.build.build_task import RangeBatch
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow, JobStatus
-from iscp.core.settings.config import BuildConfig
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.runtime.builds.builder_loop import plan_of
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.worker.runner import Runner
+from iscp.cluster.builds.builder_loop import plan_of
+from iscp.delta.source.spark_read import DeltaRangeReader
+from iscp.engine.range_staging import SnapshotRangeBuilder
+from iscp.model.build.build_task import RangeBatch
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow, JobStatus
+from iscp.model.settings.config import BuildConfig
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.spark_engine import SparkEngine
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports
 

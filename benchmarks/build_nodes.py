@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.progress import report_progress
-from iscp.core.settings.config import DIRECT_BYTES_MAX
+from iscp.model.settings.config import DIRECT_BYTES_MAX
 from tests.e2e.harness import wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.fakes.s3 import FakeS3, asking, s3_server

@@ -27,13 +27,15 @@ from pathlib import Path
 import click
 
 from benchmarks.progress import report_progress
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.etcd.owner_keys import EtcdElection
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.watched_keys import EtcdBuilds
-from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.builds.build_state import (
+from iscp.cluster.builds.builder import Builder
+from iscp.cluster.builds.table_turns import GATHER_S
+from iscp.cluster.membership.assignments import ring_of
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.etcd.owner_keys import EtcdElection
+from iscp.etcd.server import EtcdServer
+from iscp.etcd.watched_keys import EtcdBuilds
+from iscp.model.build.build_state import (
     BuilderEvent,
     BuildLimits,
     BuildsLoaded,
@@ -47,14 +49,12 @@ from iscp.coordination.builds.build_state import (
     RangeAnswered,
     WriteBuilds,
 )
-from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.table_turns import GATHER_S
-from iscp.coordination.membership.assignments import ring_of
-from iscp.core.build.build_task import BuildPlan
-from iscp.core.values.ids import Leader
-from iscp.core.values.progress import TableSize
-from iscp.core.values.ring import Placement
-from iscp.runtime.loop.threads import THREADS
+from iscp.model.build.build_task import BuildPlan
+from iscp.model.values.ids import Leader
+from iscp.model.values.progress import TableSize
+from iscp.model.values.ring import Placement
+from iscp.system.clock import SystemClock
+from iscp.system.threads import THREADS
 
 JOBS, RANGES, NODES = 5, 2_048, 100
 RANGE = TableSize(1_000_000, 256 << 20)

@@ -28,15 +28,15 @@ import click
 
 from benchmarks.bare_cluster import BareCluster, until
 from benchmarks.progress import report_progress
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.owner_keys import EtcdElection
-from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import CoordinationTimes, Elected, FromNode, OwnerEffect, SendTo, Tick
-from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShardState, Sync
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import JobKey, NodeRecord, ShardId
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys
+from iscp.etcd.owner_keys import EtcdElection
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.events import CoordinationTimes, Elected, FromNode, OwnerEffect, SendTo, Tick
+from iscp.model.protocol.messages import DispatchTable, DispatchTableResponse, NodeShardState, Sync
+from iscp.model.values.ids import JobKey, NodeRecord, ShardId
+from iscp.system.clock import SystemClock
 from tests.fakes.rings import step_with_rings
 
 AIM_SHARDS_PER_S = 10_000

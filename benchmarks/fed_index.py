@@ -17,25 +17,25 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.index.index_consumer import IndexConsumer
 from iscp.consumers.index.index_kind import limits_of
 from iscp.consumers.index.index_plan import IndexPlan
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.watermark_record import WatermarkRecord, record_key
-from iscp.core.rows.differences import Op
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.sql.sql_names import OP
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Position, Watermark
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.maintenance.index_maintenance import MaintenanceDone, maintain
 from iscp.index.model.definition_parsing import parse_definition
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.watermark_record import WatermarkRecord, record_key
+from iscp.model.rows.differences import Op
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.sql.sql_names import OP
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Retriever, WatermarkTxn
 from iscp.ports.source import Changes, Rows
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 KEEP_S = 2.0
 """Seconds for which maintenance keeps old versions here: so short that a run has their removal in it too."""

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from iscp import changefeed
 from iscp.cli.demo import lake
-from iscp.core.values.errors import TemporaryError
+from iscp.model.values.errors import TemporaryError
 
 
 def batch(rows: int) -> pa.Table:

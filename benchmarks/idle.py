@@ -33,30 +33,30 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.log.commits import APP_ID
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.delta.source.change_source import DeltaChangeSource, DeltaProbe
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.coordination.protocol.events import StartShard
-from iscp.coordination.schedule.schedule_events import WorkerNews
-from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import ProbeState, TargetLog, TargetSeen
-from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
-from iscp.core.spec.spec_parsing import target_of
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.core.values.watermark import Watermark
+from iscp.app.registry import ConsumerRegistry
+from iscp.delta.log.commits import APP_ID
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.sink.sink_position import tag_json
+from iscp.delta.source.change_source import DeltaChangeSource, DeltaProbe
+from iscp.engine.iteration_ports import SinkPool
+from iscp.model.job.iteration import Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import ProbeState, TargetLog, TargetSeen
+from iscp.model.protocol.events import StartShard
+from iscp.model.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.model.spec.spec_parsing import target_of
+from iscp.model.values.ids import JobKey, ShardId, TableEpoch
+from iscp.model.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.system import Guard
-from iscp.runtime.iteration.iteration_ports import SinkPool
-from iscp.runtime.loop.threads import collect_rarely
-from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.probe_pool import TargetProbes
-from iscp.runtime.worker.scheduler import Scheduler
+from iscp.schedule.executor import Executor
+from iscp.schedule.probe_pool import TargetProbes
+from iscp.schedule.schedule_events import WorkerNews
+from iscp.schedule.schedule_machine import Schedule
+from iscp.schedule.scheduler import Scheduler
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import collect_rarely
 
 AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
 PASSES = 5
@@ -279,7 +279,7 @@ def measure(root: Path, tables: int, interval_s: float, traced: bool) -> dict[st
         "target_probe_us": statistics.median(targets_us),
         "bytes_per_table": grown / tables,
         "iterations": node.runner.iterations + spark_sessions(),
-        "etcd_clients": sum(name.startswith("iscp.adapters.etcd.client") for name in sys.modules),
+        "etcd_clients": sum(name.startswith("iscp.etcd.client") for name in sys.modules),
         "told": sum(node.told.values()),
     }
 

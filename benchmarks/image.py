@@ -24,11 +24,11 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from benchmarks.progress import report_progress
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.http_exchange import free_port
 from iscp.cli.node.local_cluster import healthy
 from iscp.client.admin_client import Client
+from iscp.etcd.server import EtcdServer
+from iscp.system.clock import SystemClock
+from iscp.system.http_exchange import free_port
 
 ROWS = 1_000
 RUNS = 3

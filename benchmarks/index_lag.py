@@ -34,14 +34,14 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks import zipf_texts
 from benchmarks.fed_index import judged, percentile, spread
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.log.commits import newest_version, read_commit
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import SearchWeights
-from iscp.core.settings.embedder_config import EmbedderConfig
+from iscp.delta.log.commits import newest_version, read_commit
 from iscp.index.embedding.hashed_embedder import HashedEmbedder
 from iscp.index.search.search_library import search
+from iscp.model.api.api_requests import SearchWeights
+from iscp.model.settings.embedder_config import EmbedderConfig
+from iscp.system.clock import SystemClock
 
 AIMS = {"lag_p95_ms": ("<=", 300.0), "reembedded": ("<=", 0)}
 CHANGED, DIMENSION, EMBEDDED_DIMENSION = 100, 64, 256

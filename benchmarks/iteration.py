@@ -28,10 +28,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.system.clock import SystemClock
 
 AIM_MIXED, AIM_INSERT_ONLY, AIM_OVERHEAD_MS = 0.7, 0.4, 20.0
 SMALL = (10, 1_000)

@@ -21,10 +21,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.iteration import FEED, WAIT_S, Contender, await_version, elapsed_s, stream
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.system.clock import SystemClock
 
 AIM_RATIO = 1.1
 UPDATED = 20

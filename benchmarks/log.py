@@ -29,20 +29,20 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Resume
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.job.job_row import JobRow, JobStatus, LogEntry, Registration
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Watermark
-from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import Pause, Register, Resume
+from iscp.cluster.owner.job_log_writer import LogHooks, LogWriter
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.model.job.job_row import JobRow, JobStatus, LogEntry, Registration
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Watermark
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 AIM_UPDATES_PER_S = 2_000
 AIM_P95_MS = 500

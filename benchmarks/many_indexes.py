@@ -31,17 +31,17 @@ from benchmarks.fed_index import judged, spread, timed_ms
 from benchmarks.idle import make_tables, row, rss_bytes
 from benchmarks.progress import report_progress
 from benchmarks.text_engines import Change, IscpEngine
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.shard_parts import LOG_PROBES
-from iscp.core.job.start_rule import TargetLog, TargetSeen, seen_target
-from iscp.core.spec.spec_parsing import target_of
+from iscp.app.registry import ConsumerRegistry
+from iscp.app.shard_parts import LOG_PROBES
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.engine.iteration_ports import SinkPool
 from iscp.index.search.search_library import search
-from iscp.runtime.iteration.iteration_ports import SinkPool
-from iscp.runtime.worker.probe_pool import TargetProbes
+from iscp.model.job.start_rule import TargetLog, TargetSeen, seen_target
+from iscp.model.spec.spec_parsing import target_of
+from iscp.schedule.probe_pool import TargetProbes
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 AIMS = {
     "bytes_each": ("<=", 32 * 1024),

@@ -38,23 +38,23 @@ from multiprocessing.connection import Connection
 import click
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.grpc.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.node.node_server import FrameReader, Outgoing, cut
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import CoordinationTimes
-from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
-from iscp.core.job.job_row import LogEntry
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.values.errors import Unavailable
-from iscp.core.values.ids import NodeRecord
-from iscp.core.values.ring import Ring
+from iscp.client.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
+from iscp.cluster.owner.owner_events import JobLogAccess, OwnerHooks
+from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.job.job_row import LogEntry
+from iscp.model.protocol.events import CoordinationTimes
+from iscp.model.protocol.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.values.errors import Unavailable
+from iscp.model.values.ids import NodeRecord
+from iscp.model.values.ring import Ring
 from iscp.ports.cluster import ClusterPorts
-from iscp.runtime.loop.threads import collect_rarely
-from iscp.runtime.owner.owner_events import JobLogAccess, OwnerHooks
-from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.server.node.node_server import FrameReader, Outgoing, cut
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import collect_rarely
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.prompt_nodes import EPOCH, answers, job_rows, node_records

@@ -17,8 +17,8 @@ from http.client import HTTPConnection
 import click
 
 from benchmarks.progress import report_progress
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.page.serving.page_server import PageServer
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.server.page.page_server import PageServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.served_page import page_beside
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from iscp.adapters.delta.spark.java import delta_jars, find_java
-from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
+from iscp.spark.java import delta_jars, find_java
+from iscp.spark.jvm_launch import default_cache_dir
 
 _SCRIPT = """
 import json, os

@@ -11,8 +11,8 @@ from uuid import UUID
 import click
 
 from benchmarks.progress import report_progress
-from iscp.core.values.ids import ShardId
-from iscp.core.values.ring import VNODES, Placement, Ring
+from iscp.model.values.ids import ShardId
+from iscp.model.values.ring import VNODES, Placement, Ring
 
 AIM_IMBALANCE = 1.10
 AIM_MOVED = 1.1

@@ -29,7 +29,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.progress import report_progress
 from benchmarks.replica_script import script_of
-from iscp.adapters.delta.sink.bag_write import BagWriter
+from iscp.delta.sink.bag_write import BagWriter
 
 TABLES = 5
 """Source tables; each has two replicas and a view."""

@@ -30,9 +30,9 @@ from benchmarks.bare_cluster import BareCluster, BareNode, until
 from benchmarks.dispatch import measure_cluster
 from benchmarks.progress import report_progress
 from iscp.client.admin_client import Client
-from iscp.core.access.security_config import AccountConfig
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import NotAuthenticated
+from iscp.model.access.security_config import AccountConfig
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import NotAuthenticated
 
 AIM_RATIO = 0.8
 AIM_REVOKED_S = 5.0

@@ -19,12 +19,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.core.job.iteration import Bounds, Iteration
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.runtime.worker.runner import Runner
+from iscp.model.job.iteration import Bounds, Iteration
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime, SparkSettings
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports
 

@@ -29,20 +29,20 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.runtime.iteration.iteration_ports import IterationPorts, SinkPool
-from iscp.runtime.worker.runner import Runner
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.engine.iteration_ports import IterationPorts, SinkPool
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.spark_engine import SparkEngine
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS, GROUPS, CHANGED, FILES = 5_000_000, 100_000, 1_000, 8

@@ -22,10 +22,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.log.commits import newest_version, read_commit
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
+from iscp.delta.log.commits import newest_version, read_commit
+from iscp.system.clock import SystemClock
 
 CHAIN = (
     ("cleaned", "SELECT id, g, x FROM base WHERE x >= 0"),

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 
 from benchmarks.progress import report_progress
 from benchmarks.view import CASES, View, fact_rows, make_lake
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.session import SparkRuntime, SparkSettings
 
 ROWS = 1_000_000
 SHARES = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5)

@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.core.query.query_plan import reads_all_again
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.query_plan import reads_all_again
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime, SparkSettings
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.catalyst.plan_tree import stored_input
 from tests.fakes.tpc import QUERIES, Tpc

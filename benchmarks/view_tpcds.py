@@ -26,8 +26,8 @@ from pyspark.errors import PySparkException
 from benchmarks.progress import report_progress
 from benchmarks.tpcds_lake import TpcdsLake
 from benchmarks.view import View
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.view.view_kind import ViewKind
+from iscp.spark.session import SparkRuntime, SparkSettings
 from tests.fakes.tpc import QUERIES, Tpc
 
 AIM = 0.05

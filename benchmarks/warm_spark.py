@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.session import SparkRuntime, SparkSettings
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from iscp import aio, changefeed, errors, types, views
-    from iscp.adapters.delta.sessions.given_spark import spark_conf, spark_jar
     from iscp.client.admin_client import Client
     from iscp.index.search.search_library import search, search_frame
     from iscp.lake.local_lake import Lake, LocalJob, local
+    from iscp.spark.given_spark import spark_conf, spark_jar
 
 __all__ = [
     "Client",
@@ -35,8 +35,8 @@ _PLACES = {
     "local": "iscp.lake.local_lake",
     "search": "iscp.index.search.search_library",
     "search_frame": "iscp.index.search.search_library",
-    "spark_conf": "iscp.adapters.delta.sessions.given_spark",
-    "spark_jar": "iscp.adapters.delta.sessions.given_spark",
+    "spark_conf": "iscp.spark.given_spark",
+    "spark_jar": "iscp.spark.given_spark",
 }
 """All others are packages."""
 

@@ -33,7 +33,7 @@ NAMES = {
     "iscp.client.build_client": "iscp.aio.async_build_client",
     "iscp.client.access_client": "iscp.aio.async_access_client",
     "iscp.client.feed_client": "iscp.aio.async_feed_client",
-    "iscp.adapters.grpc.channel.silent_calls": "iscp.adapters.grpc.channel.awaiting_caller",
+    "iscp.client.channel.silent_calls": "iscp.client.channel.awaiting_caller",
 }
 DOCS = {
     "Calls one node at a time; several threads may use it.": (

@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Which etcd it was that tests started."""
     reports = (each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, ()))
     if any(each.nodeid.startswith(STARTS_ETCD) for each in reports):
-        from iscp.adapters.etcd.server import find_etcd
+        from iscp.etcd.server import find_etcd
 
         binary = find_etcd()
         said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from iscp.core.values.state_table import StateTable
+from iscp.model.values.state_table import StateTable
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/state-machines.md"
@@ -45,11 +45,11 @@ class Machine:
 
 
 MACHINES = (
-    Machine("iscp.coordination.membership.assignments", "SHARD_STATES", "A shard, as the owner knows it"),
-    Machine("iscp.coordination.membership.term", "PEER_PHASES", "A node, as the owner knows it"),
-    Machine("iscp.coordination.worker_machine", "NODE_SHARD_STATES", "A shard, at its node"),
-    Machine("iscp.coordination.reports", "JOB_STATES", "A job, as its node reports it"),
-    Machine("iscp.coordination.schedule.maintenance_turns", "MAINTENANCE_PHASES", "A refresh or a purge"),
+    Machine("iscp.cluster.membership.assignments", "SHARD_STATES", "A shard, as the owner knows it"),
+    Machine("iscp.cluster.membership.term", "PEER_PHASES", "A node, as the owner knows it"),
+    Machine("iscp.cluster.worker_machine", "NODE_SHARD_STATES", "A shard, at its node"),
+    Machine("iscp.schedule.reports", "JOB_STATES", "A job, as its node reports it"),
+    Machine("iscp.schedule.maintenance_turns", "MAINTENANCE_PHASES", "A refresh or a purge"),
     Machine("iscp.changefeed.model.lock_queue", "LOCK_PHASES", "An attempt to get the lock of a changefeed's shard"),
 )
 

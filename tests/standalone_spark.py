@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from iscp.adapters.delta.spark.java import find_java, spark_home
-from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.http_exchange import LOOPBACK, free_port
+from iscp.spark.java import find_java, spark_home
+from iscp.system.child_process import end, spawn, tail
+from iscp.system.http_exchange import LOOPBACK, free_port
 
 START_WAIT_S = 120.0
 STOP_WAIT_S = 10.0

@@ -11,7 +11,7 @@ from typing import IO, Any, ClassVar
 
 from benchmarks.propagation.driver import Driver, PausedDriver, Place
 from benchmarks.propagation.processes import spent_s
-from iscp.adapters.system.child_process import end, tail, tied_to_parent
+from iscp.system.child_process import end, tail, tied_to_parent
 
 STOP_WAIT_S = 30.0
 NO_CHANGES = "it computes results from all rows, and has no changes to write down"

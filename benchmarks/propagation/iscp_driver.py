@@ -12,10 +12,10 @@ from typing import ClassVar
 from benchmarks.propagation.driver import Driver, Place
 from benchmarks.propagation.medallion import Derived, Kind
 from benchmarks.propagation.processes import tree
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import OutcomeUnknown, Unavailable
+from iscp.model.values.errors import OutcomeUnknown, Unavailable
+from iscp.system.clock import SystemClock
 
 WAIT_S = 600.0
 """Seconds that a job may take until it has its first rows, or has caught up; then the run fails."""

@@ -13,7 +13,7 @@ from benchmarks.propagation.history import Step
 from benchmarks.propagation.medallion import Derived
 from benchmarks.propagation.results import Bag, Results, read_derived
 from benchmarks.propagation.source_lake import SourceCommit, committed_at_s
-from iscp.adapters.delta.storage.locations import commit_name
+from iscp.storage.locations import commit_name
 
 POLL_S = 0.02
 PATIENCE_S = 300.0

@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.propagation.medallion import SOURCE_KEYS
-from iscp.adapters.delta.log.commits import newest_version
-from iscp.adapters.delta.storage.locations import commit_name
 from iscp.cli.demo.lake import read
+from iscp.delta.log.commits import newest_version
+from iscp.storage.locations import commit_name
 
 CDF = {"delta.enableChangeDataFeed": "true"}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.propagation.engine import Engine, Tables
 from benchmarks.propagation.medallion import below
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.session import SparkRuntime, SparkSettings
 
 
 class SparkEngine(Engine):

@@ -21,8 +21,8 @@ from pyspark.sql.window import Window
 
 from benchmarks.propagation.engine import Engine, Tables
 from benchmarks.propagation.medallion import Derived, Kind
-from iscp.adapters.delta.log.commits import newest_version
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.delta.log.commits import newest_version
+from iscp.spark.session import SparkRuntime, SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

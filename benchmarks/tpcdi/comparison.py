@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.sink.bag_write import BagWriter
+from iscp.delta.sink.bag_write import BagWriter
 
 ROWS_MAX = 100_000_000
 """Rows of a table whose deleted rows are marked by vectors, which are compared."""

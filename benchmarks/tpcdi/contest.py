@@ -22,7 +22,7 @@ from benchmarks.tpcdi.comparison import differences, rows_of
 from benchmarks.tpcdi.engines import ENGINES
 from benchmarks.tpcdi.source_rows import SourceChange, SourceRows
 from benchmarks.tpcdi.warehouse import SOURCE, VIEWS
-from iscp.adapters.system.child_process import tail, tied_to_parent
+from iscp.system.child_process import tail, tied_to_parent
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 BATCHES = (2, 3)

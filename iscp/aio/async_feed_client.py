@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller
-from iscp.adapters.grpc.codec.api_messages import page_from_wire
+from iscp.client.channel.awaiting_caller import AsyncCaller
+from iscp.client.codec.api_messages import page_from_wire
 from iscp.client.request_parts import FEED_ANSWER_S, answer_within_s, feed_request, with_wait
-from iscp.core.api.api_requests import CHANGES, ChangePage
+from iscp.model.api.api_requests import CHANGES, ChangePage
 from iscp.wire.v1 import feeds_pb2_grpc as pb_grpc
 
 

@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.values.untrusted_values import import_name
+from iscp.model.values.untrusted_values import import_name
 
 if TYPE_CHECKING:
-    from iscp.adapters.etcd.keys import EtcdSettings
-    from iscp.adapters.tls.tls_files import TlsFiles
     from iscp.changefeed.client.changefeed import Changefeed, create
     from iscp.changefeed.client.changefeed import open_feed as open  # noqa: A004
     from iscp.changefeed.client.input_rows import Ulids
@@ -14,7 +12,8 @@ if TYPE_CHECKING:
     from iscp.changefeed.client.reader import Page, Purged
     from iscp.changefeed.model.lock_queue import IncidentReport
     from iscp.changefeed.model.ulid import Cursor, StoredCursor
-    from iscp.core.values.errors import (
+    from iscp.etcd.keys import EtcdSettings
+    from iscp.model.values.errors import (
         Conflict,
         CursorBehind,
         FeedIncident,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         TimedOut,
     )
+    from iscp.system.tls.tls_files import TlsFiles
 
 __all__ = [
     "Changefeed",
@@ -49,8 +49,8 @@ __all__ = [
 _HOMES = {
     "Changefeed": "iscp.changefeed.client.changefeed",
     "Cursor": "iscp.changefeed.model.ulid",
-    "EtcdSettings": "iscp.adapters.etcd.keys",
-    "TlsFiles": "iscp.adapters.tls.tls_files",
+    "EtcdSettings": "iscp.etcd.keys",
+    "TlsFiles": "iscp.system.tls.tls_files",
     "IncidentReport": "iscp.changefeed.model.lock_queue",
     "Page": "iscp.changefeed.client.reader",
     "Purged": "iscp.changefeed.client.reader",
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: an executor of Spark reads a part of a feed without the client, and a node without either.
     if name not in __all__:
         raise AttributeError(f"module 'iscp.changefeed' has no attribute {name!r}")
-    home = _HOMES.get(name, "iscp.core.values.errors")
+    home = _HOMES.get(name, "iscp.model.values.errors")
     return import_name("iscp.changefeed", name, home, "open_feed" if name == "open" else name)
 
 

@@ -26,8 +26,8 @@ from iscp.cli.shell.program_end import run_to_end
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import say
-from iscp.core.settings.config import ADMIN_PORT
-from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
+from iscp.model.settings.config import ADMIN_PORT
+from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
 _EXTRAS = {"demo": "demo", "search": "search", "index": "search"}
 """The extra that a command needs, where it is not that of nodes."""

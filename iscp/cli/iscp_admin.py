@@ -33,7 +33,7 @@ from iscp.cli.shell.root_group import RootGroup, watched
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.apply_command import apply
 from iscp.cli.view.view_commands import view
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
 
 PROGRAM = "iscp-admin"
 

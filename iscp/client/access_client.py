@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from iscp.adapters.grpc.channel.silent_calls import Caller, listing
-from iscp.adapters.grpc.codec.api_messages import AUDIT_ENTRY, TOKEN, role_to_wire
-from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.core.access.authorization import AuditEntry, TokenRecord, id_of
-from iscp.core.values.errors import OutcomeUnknown
-from iscp.core.values.untrusted_values import require_seconds
+from iscp.client.channel.silent_calls import Caller, listing
+from iscp.client.codec.api_messages import AUDIT_ENTRY, TOKEN, role_to_wire
+from iscp.client.codec.message_codec import to_request
+from iscp.model.access.authorization import AuditEntry, TokenRecord, id_of
+from iscp.model.values.errors import OutcomeUnknown
+from iscp.model.values.untrusted_values import require_seconds
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from iscp.adapters.grpc.channel.attempts import GivenToken
-from iscp.adapters.grpc.channel.silent_calls import Caller, listing
-from iscp.adapters.grpc.codec.api_messages import (
+from iscp.client.access_client import AccessClient
+from iscp.client.build_client import BuildClient
+from iscp.client.channel.attempts import GivenToken
+from iscp.client.channel.silent_calls import Caller, listing
+from iscp.client.codec.api_messages import (
     CHECKED_JOB,
     HISTORY_ENTRY,
     JOB,
@@ -21,10 +23,7 @@ from iscp.adapters.grpc.codec.api_messages import (
     outcome_from_wire,
     search_to_wire,
 )
-from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.adapters.tls.tls_files import GivenTls
-from iscp.client.access_client import AccessClient
-from iscp.client.build_client import BuildClient
+from iscp.client.codec.message_codec import to_request
 from iscp.client.feed_client import FeedClient
 from iscp.client.operator_client import OperatorClient
 from iscp.client.request_parts import (
@@ -50,7 +49,7 @@ from iscp.client.request_parts import (
     with_ids,
     with_wait,
 )
-from iscp.core.api.api_requests import (
+from iscp.model.api.api_requests import (
     WAIT_S,
     ChangeOutcome,
     JobChange,
@@ -61,16 +60,17 @@ from iscp.core.api.api_requests import (
     SearchWeights,
     UpdateRequest,
 )
-from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobState, Reason
-from iscp.core.job.registration_id import is_pattern
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.spec.spec import RunFields, to_json, to_spec_json
-from iscp.core.spec.spec_parsing import ViewFields, view_of
-from iscp.core.values.errors import IscpError
-from iscp.core.values.untrusted_values import require, require_seconds
+from iscp.model.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobState, Reason
+from iscp.model.job.registration_id import is_pattern
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.query_plan import QueryExplanation
+from iscp.model.spec.spec import RunFields, to_json, to_spec_json
+from iscp.model.spec.spec_parsing import ViewFields, view_of
+from iscp.model.values.errors import IscpError
+from iscp.model.values.untrusted_values import require, require_seconds
+from iscp.system.tls.tls_files import GivenTls
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import search_pb2_grpc
@@ -145,7 +145,7 @@ class Client:
         `adopt_from`: the target is there and holds the source's rows at this version. The first iteration compares
         them; if they differ nothing is written, and the job has failed: `wait` raises JobFailed with the difference.
 
-        `run`: trigger, every, target_lag, priority, … (see iscp.core.spec.spec.RunFields).
+        `run`: trigger, every, target_lag, priority, … (see iscp.model.spec.spec.RunFields).
         """
         fields = consumer_fields(consumer, target, key, columns, where, options)
         spec_json = to_spec_json({**fields, "adopt_from": adopt_from, **run})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from iscp.adapters.grpc.channel.silent_calls import Caller, listing
-from iscp.adapters.grpc.codec.api_messages import JOB_NAME, builds_from_wire
-from iscp.adapters.grpc.codec.message_codec import to_request
-from iscp.core.api.api_requests import JobName
-from iscp.core.build.build_progress import BuildView
+from iscp.client.channel.silent_calls import Caller, listing
+from iscp.client.codec.api_messages import JOB_NAME, builds_from_wire
+from iscp.client.codec.message_codec import to_request
+from iscp.model.api.api_requests import JobName
+from iscp.model.build.build_progress import BuildView
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
 

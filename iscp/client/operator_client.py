@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from iscp.adapters.grpc.channel.silent_calls import Caller, listing
-from iscp.adapters.grpc.codec.api_messages import (
+from iscp.client.channel.silent_calls import Caller, listing
+from iscp.client.codec.api_messages import (
     CONSUMER,
     EVENT,
     LOG_PAGE,
@@ -15,10 +15,10 @@ from iscp.adapters.grpc.codec.api_messages import (
     SHARD_VERBS,
     places_to_wire,
 )
-from iscp.adapters.grpc.codec.message_codec import to_request
+from iscp.client.codec.message_codec import to_request
 from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
-from iscp.core.api.api_requests import LogPage, LogPlace, NodeVerb, ShardVerb
-from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
+from iscp.model.api.api_requests import LogPage, LogPlace, NodeVerb, ShardVerb
+from iscp.model.api.api_views import ConsumerInfo, EventView, PlacedShard
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 

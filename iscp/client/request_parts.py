@@ -9,10 +9,9 @@ from types import NoneType
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from iscp.adapters.grpc.codec.api_messages import JOB_CHANGE, JOB_FILTER, JOB_NAME, JOB_UPDATE, REGISTRATION, RESYNC
-from iscp.adapters.grpc.codec.message_codec import to_message, to_request
-from iscp.adapters.tls.tls_files import FORMAT_VERSION
-from iscp.core.api.api_requests import (
+from iscp.client.codec.api_messages import JOB_CHANGE, JOB_FILTER, JOB_NAME, JOB_UPDATE, REGISTRATION, RESYNC
+from iscp.client.codec.message_codec import to_message, to_request
+from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
     JobChange,
@@ -25,11 +24,12 @@ from iscp.core.api.api_requests import (
     SearchWeights,
     UpdateRequest,
 )
-from iscp.core.api.api_views import EventView
-from iscp.core.job.job_row import JobState, Reason
-from iscp.core.spec.spec import to_json
-from iscp.core.values.errors import InvalidRequest, IscpError
-from iscp.core.values.untrusted_values import column_names, require, require_seconds, shown
+from iscp.model.api.api_views import EventView
+from iscp.model.job.job_row import JobState, Reason
+from iscp.model.spec.spec import to_json
+from iscp.model.values.errors import InvalidRequest, IscpError
+from iscp.model.values.untrusted_values import column_names, require, require_seconds, shown
+from iscp.system.tls.tls_files import FORMAT_VERSION
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import feeds_pb2
 

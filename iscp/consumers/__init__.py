@@ -1,0 +1,1 @@
+"""The kinds of jobs: replicas, changefeeds, views, indexes, and kinds of other people's making."""

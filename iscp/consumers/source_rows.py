@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import Sharing, key_columns, same_values, sharing_rows
-from iscp.adapters.delta.spark.spark_errors import reading_changes
-from iscp.adapters.delta.spark.spark_frames import cached, release, rows_of_table
-from iscp.adapters.system.late_imports import F
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.core.rows.differences import Op
-from iscp.core.spec.spec import JobSpec, OnDuplicate
-from iscp.core.sql.sql_names import OP, quoted
-from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.totals import NO_TOTALS
-from iscp.core.values.trace_context import is_sampled
-from iscp.core.values.watermark import SourceMarks, Watermark
+from iscp.delta.rows.net_changes import Sharing, key_columns, same_values, sharing_rows
+from iscp.model.rows.differences import Op
+from iscp.model.spec.spec import JobSpec, OnDuplicate
+from iscp.model.sql.sql_names import OP, quoted
+from iscp.model.values.errors import ErrorCode, PermanentError
+from iscp.model.values.totals import NO_TOTALS
+from iscp.model.values.trace_context import is_sampled
+from iscp.model.values.watermark import SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import Rows
 from iscp.ports.work_timer import leave_to_spark
+from iscp.spark.spark_errors import reading_changes
+from iscp.spark.spark_frames import cached, release, rows_of_table
+from iscp.system.late_imports import F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -123,7 +123,7 @@ def rows_passing(rows: Rows, where: str) -> Rows:
     """Return the rows for which a job's filter holds (empty: all)."""
     if not where:
         return rows
-    from iscp.adapters.duck.row_conditions import is_plain, passing_rows  # most jobs have no condition
+    from iscp.algebra.row_conditions import is_plain, passing_rows  # most jobs have no condition
 
     of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
     if of_table is None:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from iscp.adapters.system.late_imports import exp, sqlglot
-from iscp.core.job.start_rule import TargetLog
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_functions import refuse_unbounded, too_deep
-from iscp.core.sql.sql_names import reserved_names
-from iscp.core.values.column_identity import chosen_collated
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.untrusted_values import first_line, refuse_missing_parent, shown
+from iscp.model.job.start_rule import TargetLog
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.sql.sql_functions import refuse_unbounded, too_deep
+from iscp.model.sql.sql_names import reserved_names
+from iscp.model.values.column_identity import chosen_collated
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.untrusted_values import first_line, refuse_missing_parent, shown
 from iscp.ports.catalog import Catalog, TableDescription
+from iscp.system.late_imports import exp, sqlglot
 
 CONSUMER_PATH = "spec.iteration.consumer"
 _BARE_DATE = re.compile(r"\d{4} - (0?[1-9]|1[0-2]) - (0?[1-9]|[12]\d|3[01])")
@@ -228,7 +228,7 @@ def where_columns(where: str) -> tuple[str, ...]:
     """
     if not where:
         return ()
-    from iscp.adapters.duck.row_conditions import columns_named  # most jobs have no condition
+    from iscp.algebra.row_conditions import columns_named  # most jobs have no condition
 
     if (named := columns_named(where)) is not None:
         return named  # without the parser of all of SQL, whose import takes longer than a small iteration

@@ -6,7 +6,7 @@ A `TemporaryError` may be gone at the next attempt, a `PermanentError` needs a p
 arguments is a TypeError, as everywhere in Python.
 """
 
-from iscp.core.values.errors import (
+from iscp.model.values.errors import (
     PERMANENT_FROM,
     Canceled,
     ConfigurationError,

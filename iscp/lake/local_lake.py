@@ -10,24 +10,24 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from iscp.bootstrap.local.local_engine import LocalEngine, local_settings
+from iscp.app.local_engine import LocalEngine, local_settings
 from iscp.cli.shell.arguments import absolute_table, absolute_target
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX, JobSelection, RunPlan, Wanted
-from iscp.core.run.run_result import JobForecast, RunResult
-from iscp.core.spec.spec import RunFields, to_spec_json
-from iscp.core.spec.spec_parsing import ViewFields
-from iscp.core.values.errors import ErrorCode, InvalidRequest, JobFailed
-from iscp.core.values.ids import DEFAULT_ACCOUNT
-from iscp.core.values.untrusted_values import require_seconds
-from iscp.runtime.local.local_run import RunListener, RunOrders
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.query_plan import QueryExplanation
+from iscp.model.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX, JobSelection, RunPlan, Wanted
+from iscp.model.run.run_result import JobForecast, RunResult
+from iscp.model.spec.spec import RunFields, to_spec_json
+from iscp.model.spec.spec_parsing import ViewFields
+from iscp.model.values.errors import ErrorCode, InvalidRequest, JobFailed
+from iscp.model.values.ids import DEFAULT_ACCOUNT
+from iscp.model.values.untrusted_values import require_seconds
+from iscp.standalone.local_run import RunListener, RunOrders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from iscp.runtime.local.local_run import RequestedJob
+    from iscp.standalone.local_run import RequestedJob
 
 
 Around = Callable[[], AbstractContextManager[None]]
@@ -99,7 +99,7 @@ def local(spark: SparkSession | None = None, *, config: str | Path | None = None
     settings = local_settings(Path(config) if config is not None else None)
     if spark is None:
         return Lake(LocalEngine(config=settings))
-    from iscp.adapters.delta.sessions.given_spark import GivenSpark
+    from iscp.spark.given_spark import GivenSpark
 
     given = GivenSpark(spark)
     with given.leaving_unchanged():

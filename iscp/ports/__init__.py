@@ -1,0 +1,1 @@
+"""The protocols between rooms that have more than one implementation."""

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from iscp.core.access.authorization import AuditEntry, AuditQuery, TokenBook, TokenRecord
-from iscp.core.access.service_table import Rule
-from iscp.core.api.api_requests import (
+from iscp.model.access.authorization import AuditEntry, AuditQuery, TokenBook, TokenRecord
+from iscp.model.access.service_table import Rule
+from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangePage,
     ExplainRequest,
@@ -41,7 +41,7 @@ from iscp.core.api.api_requests import (
     ShardVerb,
     UpdateRequest,
 )
-from iscp.core.api.api_views import (
+from iscp.model.api.api_views import (
     CheckedJob,
     ClusterView,
     ConsumerInfo,
@@ -51,13 +51,13 @@ from iscp.core.api.api_views import (
     PlacedShard,
     RegisterResult,
 )
-from iscp.core.build.build_progress import BuildView
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.values.access_roles import Credentials, Principal, Role
-from iscp.core.values.errors import NotAuthenticated
+from iscp.model.build.build_progress import BuildView
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.query_plan import QueryExplanation
+from iscp.model.values.access_roles import Credentials, Principal, Role
+from iscp.model.values.errors import NotAuthenticated
 
 
 class AdminService(Protocol):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import ProbeState, TargetLog, TargetSeen
-from iscp.core.query.query_plan import QueryShape
-from iscp.core.values.progress import TableSize
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import ProbeState, TargetLog, TargetSeen
+from iscp.model.query_plan import QueryShape
+from iscp.model.values.progress import TableSize
 
 if TYPE_CHECKING:
     pass
@@ -125,7 +125,7 @@ class CommitProbe(LogProbe, Protocol):
         """
 
     def newest_repair(self, table_uri: str, after: int, until: int) -> int:
-        """Return the newest repair (iscp.core.job.source_holds) of the commits (`after`, `until`]; 0: none is known of.
+        """Return the newest repair (model.job.source_holds) of the commits (`after`, `until`]; 0: none is known of.
 
         Reads the beginnings of their files, at most of so many as REPAIR_COMMITS_MAX, the newest of them.
         """

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.core.api.api_requests import LogPage, LogQuery
-from iscp.core.api.api_views import EventView
-from iscp.core.job.iteration import JobMaintenance
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import Leader, Moment, NodeRecord, ShardId
-from iscp.core.values.progress import RunProgress, TableSize
-from iscp.core.values.ring import Overrides
+from iscp.model.api.api_requests import LogPage, LogQuery
+from iscp.model.api.api_views import EventView
+from iscp.model.build.build_state import BuildState, Change
+from iscp.model.job.iteration import JobMaintenance
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import Leader, Moment, NodeRecord, ShardId
+from iscp.model.values.progress import RunProgress, TableSize
+from iscp.model.values.ring import Overrides
 
 
 class Lease(Protocol):

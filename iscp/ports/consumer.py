@@ -13,18 +13,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from iscp.core.api.api_views import LeftOutRows
-from iscp.core.build.build_task import BuildId, BuildTerms, RangeBatch, StagingBatch
-from iscp.core.job.iteration import Bounds, ChangeDetail, DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import Comparison, TargetLog
-from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.column_identity import ColumnIds
-from iscp.core.values.errors import InvariantBroken
-from iscp.core.values.progress import TableSize
-from iscp.core.values.watermark import Position, Watermark
+from iscp.model.api.api_views import LeftOutRows
+from iscp.model.build.build_task import BuildId, BuildTerms, RangeBatch, StagingBatch
+from iscp.model.job.iteration import Bounds, ChangeDetail, DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import Comparison, TargetLog
+from iscp.model.job.watermark_record import WatermarkRecord
+from iscp.model.query_plan import QueryExplanation
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.column_identity import ColumnIds
+from iscp.model.values.errors import InvariantBroken
+from iscp.model.values.progress import TableSize
+from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.sink import Compared, Deleted, DeletionOrder, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSet, ChangeSource, ChangesUnavailableError, KeyedRows, Rows, SourceRange
@@ -130,7 +130,7 @@ class ConsumeContext:
     """A consumer works with these: a session of its own, and the guard that it checks right before the commit.
 
     `column_ids` are those of the source's rows that it is handed. `trace` is the context of this work, which the
-    commit is to say (iscp.core.values.trace_context); empty if nothing is traced.
+    commit is to say (iscp.model.values.trace_context); empty if nothing is traced.
     """
 
     session: SparkSession

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from iscp.core.api.api_requests import LogPage, LogQuery
-from iscp.core.job.iteration import HistoryEntry, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow, LogEntry
-from iscp.core.job.start_rule import Deaths
-from iscp.core.values.progress import StageWork
+from iscp.model.api.api_requests import LogPage, LogQuery
+from iscp.model.job.iteration import HistoryEntry, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow, LogEntry
+from iscp.model.job.start_rule import Deaths
+from iscp.model.values.progress import StageWork
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:

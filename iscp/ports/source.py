@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from iscp.core.job.iteration import Bounds
-from iscp.core.values.column_identity import ColumnIds
-from iscp.core.values.progress import SnapshotSize
-from iscp.core.values.watermark import SourceMarks, Watermark
+from iscp.model.job.iteration import Bounds
+from iscp.model.values.column_identity import ColumnIds
+from iscp.model.values.progress import SnapshotSize
+from iscp.model.values.watermark import SourceMarks, Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +159,7 @@ KeyBounds = Mapping[str, tuple[Any, Any]]
 class Changes:
     """Net changes, one row for each key (without a key: each row that a commit has written).
 
-    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/differences.py`): `i` the key is new since
+    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/model/rows/differences.py`): `i` the key is new since
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that has it has a row that shared the
     key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within `bounds`.
     `net` has the same rows for a sink: few changes are there as a table too, but those with arrays of real numbers only
@@ -374,7 +374,7 @@ class ChangeSource(Protocol):
 class RetentionHold(Protocol):
     """Has a table retain removed files and old commits for a job, for so many seconds after they have gone.
 
-    A holder is named by `holder_of` (iscp.core.job.source_holds); several may hold a table, and the longest hold
+    A holder is named by `holder_of` (iscp.model.job.source_holds); several may hold a table, and the longest hold
     counts. Both methods raise Conflict if another writer was first, and StorageError, EngineError or InvalidRequest
     where the table cannot be read or altered.
     """

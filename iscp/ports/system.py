@@ -2,7 +2,7 @@
 
 The port of traces: which work led to which, in this process and in others, and how long each took.
 
-A context is the text of `iscp.core.values.trace_context`; an empty one is that of work that nobody traces.
+A context is the text of `iscp.model.values.trace_context`; an empty one is that of work that nobody traces.
 
 The port to where notifications go.
 
@@ -19,9 +19,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from iscp.core.job.notification import Notification
-from iscp.core.job.start_rule import NotBefore, StartNow, TriggerFacts
-from iscp.core.metrics.metric import DeclaredMetric, MetricReading
+from iscp.model.job.notification import Notification
+from iscp.model.job.start_rule import NotBefore, StartNow, TriggerFacts
+from iscp.model.metrics.metric import DeclaredMetric, MetricReading
 
 
 class Clock(Protocol):

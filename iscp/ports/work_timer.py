@@ -15,8 +15,8 @@ from functools import wraps
 from threading import get_ident
 from typing import ParamSpec, TypeVar
 
-from iscp.core.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
-from iscp.core.values.untrusted_values import COUNT_MOST, printable
+from iscp.model.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
+from iscp.model.values.untrusted_values import COUNT_MOST, printable
 from iscp.ports.system import Clock
 
 P = ParamSpec("P")

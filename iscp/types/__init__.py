@@ -3,9 +3,8 @@
 The errors are in `iscp.errors`. Other modules below `iscp` are no interface, and move without a word.
 """
 
-from iscp.adapters.tls.tls_files import Tls, TlsFiles
-from iscp.core.access.authorization import AuditEntry, TokenRecord
-from iscp.core.api.api_requests import (
+from iscp.model.access.authorization import AuditEntry, TokenRecord
+from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangePage,
     ChangeVerb,
@@ -21,7 +20,7 @@ from iscp.core.api.api_requests import (
     SearchWeights,
     UpdateRequest,
 )
-from iscp.core.api.api_views import (
+from iscp.model.api.api_views import (
     Action,
     CheckedJob,
     ClusterView,
@@ -36,15 +35,15 @@ from iscp.core.api.api_views import (
     RegisterResult,
     ShardView,
 )
-from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
-from iscp.core.build.build_task import BuildRequest
-from iscp.core.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage, UsagePart
-from iscp.core.job.job_row import Deletion, JobCondition, JobRow, JobState, JobStatus, Reason
-from iscp.core.job.start_rule import Comparison, NotBefore, Sample, StartNow, TriggerFacts, VerifyReport
-from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult
-from iscp.core.spec.spec import (
+from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.model.build.build_task import BuildRequest
+from iscp.model.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage, UsagePart
+from iscp.model.job.job_row import Deletion, JobCondition, JobRow, JobState, JobStatus, Reason
+from iscp.model.job.start_rule import Comparison, NotBefore, Sample, StartNow, TriggerFacts, VerifyReport
+from iscp.model.job.watermark_record import WatermarkRecord
+from iscp.model.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
+from iscp.model.spec.spec import (
     ChangeMode,
     ConsumerSpec,
     JobSpec,
@@ -55,12 +54,13 @@ from iscp.core.spec.spec import (
     TriggerSpec,
     TriggerType,
 )
-from iscp.core.spec.spec_parsing import ViewFields, view_of
-from iscp.core.values.access_roles import Role
-from iscp.core.values.ids import JobKey, ShardId
-from iscp.core.values.progress import RunProgress, SnapshotSize, TableSize
-from iscp.core.values.totals import AggregateKind, QueryTotals, Total
-from iscp.core.values.watermark import DeadLetters, Position, SourceMark, Watermark
+from iscp.model.spec.spec_parsing import ViewFields, view_of
+from iscp.model.values.access_roles import Role
+from iscp.model.values.ids import JobKey, ShardId
+from iscp.model.values.progress import RunProgress, SnapshotSize, TableSize
+from iscp.model.values.totals import AggregateKind, QueryTotals, Total
+from iscp.model.values.watermark import DeadLetters, Position, SourceMark, Watermark
+from iscp.system.tls.tls_files import Tls, TlsFiles
 
 __all__ = [
     "Action",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.spark.java import log_store_jar
-from iscp.adapters.delta.spark.spark_engine import session_of
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.query.query_plan import ExplainedOperator, OperatorKind, explain_operators, undecided_reason
-from iscp.core.sql.sql_names import WEIGHT as WEIGHT
-from iscp.core.sql.sql_names import quoted
-from iscp.core.values.errors import ConfigurationError, InvalidRequest
+from iscp.algebra.algebra import TableRows
+from iscp.model.query_plan import ExplainedOperator, OperatorKind, explain_operators, undecided_reason
+from iscp.model.sql.sql_names import WEIGHT as WEIGHT
+from iscp.model.sql.sql_names import quoted
+from iscp.model.values.errors import ConfigurationError, InvalidRequest
+from iscp.spark.java import log_store_jar
+from iscp.spark.spark_engine import session_of
 from iscp.views.analysis.query_analysis import AnalyzedQuery as AnalyzedQuery
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.catalyst.catalyst import Catalyst

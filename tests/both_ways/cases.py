@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec import to_spec_json
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.spec.spec import to_spec_json
 from tests.both_ways.model_lake import ModelLake
 
 Change = Callable[[ModelLake], object]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from iscp.cli.demo.lake import read
 from iscp.consumers.replica.replica_consumer import dead_letter_uri
-from iscp.core.spec.spec import ConsumerSpec
 from iscp.index.search.searched_index import open_whole
+from iscp.model.spec.spec import ConsumerSpec
 from tests.both_ways.model_lake import Bag
 from tests.integration.pipeline.index_expectations import Expectations, assert_as_expected
 

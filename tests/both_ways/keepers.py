@@ -11,28 +11,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.system.trigger_registry import TriggerRegistry
-from iscp.bootstrap.local.local_engine import DEFAULTS, LocalEngine
-from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.table_access import TableAccess
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.registration_id import marked_job_id, parse_job_id, spec_mark
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.run.run_plan import JobSelection, Wanted
-from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.values.errors import ErrorCode
-from iscp.core.values.ids import next_job_id
-from iscp.core.values.watermark import Position, Watermark
-from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts
-from iscp.runtime.local.local_run import RunListener, RunOrders
-from iscp.runtime.worker.runner import Runner
+from iscp.app.local_engine import DEFAULTS, LocalEngine
+from iscp.app.registry import ConsumerRegistry
+from iscp.app.table_access import TableAccess
+from iscp.cluster.requests.job_maker import JobMaker
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.engine.iteration_ports import HoldPlacer, IterationPorts
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.registration_id import marked_job_id, parse_job_id, spec_mark
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.run.run_plan import JobSelection, Wanted
+from iscp.model.settings.config import DIRECT_BYTES_MAX
+from iscp.model.values.errors import ErrorCode
+from iscp.model.values.ids import next_job_id
+from iscp.model.values.watermark import Position, Watermark
+from iscp.schedule.runner import Runner
+from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
+from iscp.standalone.local_run import RunListener, RunOrders
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.trigger_registry import TriggerRegistry
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from iscp.adapters.delta.spark.session import default_cache_dir
+from iscp.spark.session import default_cache_dir
 from tests.chart.values_file import CHART
 
 KUBERNETES = ("1.29", "1.37")

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
-from iscp.core.settings.config import Setting, settings
+from iscp.model.settings.config import Setting, settings
 from tests.chart.values_file import Value
 
 SET_BY_THE_CHART = frozenset(

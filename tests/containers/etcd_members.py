@@ -16,7 +16,7 @@ from docker.models.containers import Container
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
-from iscp.adapters.system.http_exchange import free_port
+from iscp.system.http_exchange import free_port
 from tests.containers.images import publish
 from tests.fakes.waiting import until
 

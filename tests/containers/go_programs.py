@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
+from iscp.spark.jvm_launch import default_cache_dir
 
 SOURCES = Path(__file__).with_name("programs")
 NAMES = {"etcd": "etcd", "s3": "versitygw", "current_etcd": "etcd"}

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Changed, Compacted, Keys, KeyValue, Progress, Put
-from iscp.adapters.etcd.owner_keys import EtcdElection
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import Leader
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Changed, Compacted, Keys, KeyValue, Progress, Put
+from iscp.etcd.owner_keys import EtcdElection
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import Leader
+from iscp.system.clock import SystemClock
 from tests.fakes.waiting import until
 
 TTL_S, MARGIN_S = 3.0, 0.5

@@ -13,7 +13,7 @@ import obstore
 from obstore.store import S3Store
 from testcontainers.core.container import DockerContainer
 
-from iscp.adapters.system.http_exchange import free_port
+from iscp.system.http_exchange import free_port
 from tests.containers.images import publish
 from tests.fakes.s3 import CREDENTIALS, FakeS3, asking
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from iscp.adapters.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Changed, KeyValue
-from iscp.adapters.etcd.member_keys import EtcdLease
-from iscp.adapters.system.clock import SystemClock
+from iscp.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Changed, KeyValue
+from iscp.etcd.member_keys import EtcdLease
+from iscp.system.clock import SystemClock
 from tests.containers.etcd_members import EtcdMembers
 from tests.containers.member_faults import fault
 from tests.containers.owned_writes import (

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import from_url
 
-from iscp.adapters.delta.selftest.commit_race import Contender, DeltaRsContender, breaches, race
-from iscp.adapters.delta.storage.s3_settings import LOG_STORE
+from iscp.delta.selftest.commit_race import Contender, DeltaRsContender, breaches, race
+from iscp.storage.s3_settings import LOG_STORE
 from tests.fakes.s3 import FakeS3
 from tests.race.jvms import AtOnce, Jvm
 from tests.race.test_put_if_absent_s3 import hadoop_settings

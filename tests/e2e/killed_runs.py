@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.adapters.system.failpoints import NOTE
 from iscp.index.lance.index_columns import HEAD_KEY, KEY
 from iscp.index.lance.index_store import open_index
+from iscp.system.failpoints import NOTE
 from tests.e2e.harness import append, delete, read, upsert
 
 CDF: dict[str, str | None] = {"delta.enableChangeDataFeed": "true"}

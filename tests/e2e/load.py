@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from iscp.core.values.errors import TemporaryError
+from iscp.model.values.errors import TemporaryError
 from tests.e2e.evidence import assert_in_order, assert_watermarks_never_went_back, job_log_rows
 from tests.e2e.harness import Cluster, Job, assert_equal, read
 from tests.e2e.writer import events, orders

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.cli.iscp_admin import cli
 from iscp.cli.node.local_cluster import healthy
+from iscp.system.tls.tls_files import TlsFiles
 from tests.e2e.evidence import WIDE, Answer
 from tests.e2e.harness import NODE_ID, Cluster, assert_equal, read, wait_for
 from tests.fakes.certs import NODE_NAME, Certs

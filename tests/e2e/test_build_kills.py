@@ -19,9 +19,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.cli.demo.command import Chaos
-from iscp.coordination.builds.builder import RANGES_AT_ONCE_MAX
-from iscp.core.build.build_progress import BuildStage, BuildView
-from iscp.core.values.errors import IscpError
+from iscp.cluster.builds.builder import RANGES_AT_ONCE_MAX
+from iscp.model.build.build_progress import BuildStage, BuildView
+from iscp.model.values.errors import IscpError
 from tests.e2e.harness import Job, append, assert_equal, delete, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.e2e.test_builds import attempts

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.log.readable_files import STAGED
-from iscp.adapters.delta.rows.net_changes import WRITES
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.build.build_progress import BuildStage
-from iscp.core.values.errors import InvalidRequest
+from iscp.delta.log.readable_files import STAGED
+from iscp.delta.rows.net_changes import WRITES
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.model.build.build_progress import BuildStage
+from iscp.model.values.errors import InvalidRequest
+from iscp.system.clock import SystemClock
 from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 

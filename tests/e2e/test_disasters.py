@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import ErrorCode
+from iscp.model.values.errors import ErrorCode
+from iscp.system.http_exchange import free_port
 from tests.e2e.evidence import assert_feed_holds, assert_watermarks_never_went_back, job_log_rows, sink_commits
 from tests.e2e.harness import NODE_ID, SETTLE_WAIT_S, Cluster, Job, assert_equal, read, upsert, wait_for
 from tests.e2e.load import writing

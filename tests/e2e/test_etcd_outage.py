@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from iscp.core.values.errors import NotOwner
+from iscp.model.values.errors import NotOwner
 from tests.e2e.evidence import sink_commits
 from tests.e2e.harness import QUICK, Cluster, wait_for
 from tests.e2e.load import Load

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.values.errors import InvalidRequest, IscpError
 from tests.e2e.harness import Cluster, wait_for
 from tests.processes import gone_within
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from iscp.core.values.errors import ErrorCode
+from iscp.model.values.errors import ErrorCode
 from tests.e2e.tenants import Tenants
 from tests.fakes.tenant_moves import TIMEOUT_S, moves
 

@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 
 import iscp
-from iscp.core.api.api_requests import SearchWeights
-from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.model.api.api_requests import SearchWeights
+from iscp.model.values.errors import InvalidRequest, IscpError
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, Job, append, delete, read, upsert, wait_for
 from tests.selection import in_full
 

@@ -21,12 +21,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import iscp
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.system.http_exchange import free_port
 from iscp.cli.demo.jobs import differences
 from iscp.cli.shell.error_words import ExitStatus
-from iscp.core.job.iteration import UsagePart
-from iscp.core.values.errors import JobFailed, TimedOut
+from iscp.model.job.iteration import UsagePart
+from iscp.model.values.errors import JobFailed, TimedOut
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.system.http_exchange import free_port
 from tests.e2e.evidence import Answer, admin, admin_process, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
 from tests.fakes.packages import install

@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from iscp import changefeed
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.metrics import (
+from iscp.model.metrics import (
     feed_metrics,
     index_metrics,
     iteration_metrics,
@@ -22,9 +21,10 @@ from iscp.core.metrics import (
     owner_metrics,
     view_metrics,
 )
-from iscp.core.metrics.declared_metrics import METRICS
-from iscp.core.metrics.metric import DeclaredMetric
-from iscp.core.values.errors import IscpError
+from iscp.model.metrics.declared_metrics import METRICS
+from iscp.model.metrics.metric import DeclaredMetric
+from iscp.model.values.errors import IscpError
+from iscp.system.http_exchange import free_port
 from tests.e2e.harness import Cluster, append, wait_for
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "a"], "amount": [1, 2, 3]})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
+from iscp.system.http_exchange import free_port
 from tests.chart.values_file import CHART
 from tests.e2e.harness import Cluster, wait_for
 from tests.e2e.test_metrics import PER_NAME, ROWS

@@ -16,12 +16,12 @@ import pytest
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from benchmarks.bare_node import CLOCKS
 from benchmarks.dispatch import depose
-from iscp.adapters.system.child_process import tail
-from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
-from iscp.core.access.security_config import SecurityConfig
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.ids import WIRE_FORMAT
+from iscp.model.access.security_config import SecurityConfig
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.ids import WIRE_FORMAT
+from iscp.system.child_process import tail
+from iscp.system.http_exchange import free_port
 from tests.selection import in_full
 
 SHARDS = 40

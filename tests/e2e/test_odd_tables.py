@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime, SparkSettings
 from tests import quick_spark
 from tests.e2e.harness import Cluster, Job, assert_equal, read
 from tests.integration.pipeline.odd_tables import READ, READ_ONLY, REFUSED, Maker

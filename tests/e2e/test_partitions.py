@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.access.security_config import SecurityConfig
+from iscp.model.access.security_config import SecurityConfig
+from iscp.system.http_exchange import free_port
 
 SHARDS = 30
 TTL_S, MARGIN_S = 3.0, 0.5

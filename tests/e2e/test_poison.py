@@ -8,7 +8,7 @@ import signal
 import pyarrow as pa
 import pytest
 
-from iscp.core.job.iteration import MaintenanceFigures
+from iscp.model.job.iteration import MaintenanceFigures
 from tests.e2e.evidence import admin, admin_process
 from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install
@@ -111,7 +111,7 @@ def assert_progress_shows(cluster: Cluster, source: str) -> None:
     assert cluster.client.status(source, "slow").progress is None
 
 
-@pytest.mark.further  # each time: tests/unit/runtime/iteration/test_runner_poisoned_consumers.py
+@pytest.mark.further  # each time: tests/unit/schedule/test_runner_poisoned_consumers.py
 @pytest.mark.spark
 def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) -> None:
     site = cluster.root / "site"
@@ -155,7 +155,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
     assert not {"node.broken", "log.broken", "history.broken", "inbox.broken", "node.stop_hangs"} & set(events)
 
 
-@pytest.mark.further  # each time: tests/unit/runtime/worker/test_maintenance.py
+@pytest.mark.further  # each time: tests/unit/schedule/test_maintenance.py
 @pytest.mark.spark
 def test_refreshes_that_hang_hold_up_no_other_and_show_in_the_status(cluster: Cluster) -> None:
     site = cluster.root / "site"

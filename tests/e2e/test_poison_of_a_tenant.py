@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
+from iscp.system.http_exchange import free_port
 from tests.e2e.harness import append, wait_for
 from tests.e2e.tenants import Tenants
 from tests.fakes.hung_mount import can_hang, hung

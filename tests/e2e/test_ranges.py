@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.bootstrap.registry import GROUP
-from iscp.core.values.errors import InvalidRequest
+from iscp.app.registry import GROUP
+from iscp.model.values.errors import InvalidRequest
 from tests.e2e.harness import delete, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.fakes.packages import install

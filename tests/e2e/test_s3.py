@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.log.commits import table_exists
-from iscp.adapters.system.http_exchange import free_port
+from iscp.delta.log.commits import table_exists
+from iscp.system.http_exchange import free_port
 from tests.e2e.evidence import assert_in_order
 from tests.e2e.harness import Cluster, assert_equal, read, upsert, wait_for
 from tests.e2e.load import Load

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.log.commits import newest_version, read_commit_trace
 from iscp.client.admin_client import Client
+from iscp.delta.log.commits import newest_version, read_commit_trace
 from iscp.ports.system import within_trace
 from tests.e2e.harness import SETTLE_WAIT_S, append, read, wait_for
 from tests.e2e.many_nodes import ManyNodes

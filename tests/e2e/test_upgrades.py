@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 
 from benchmarks.bare_cluster import BareCluster, until
 from benchmarks.dispatch import depose
-from iscp.adapters.delta.joblog.log_opening import FORMAT_BEFORE
-from iscp.adapters.delta.joblog.log_schema import FORMAT
 from iscp.cli.iscp import iscp
 from iscp.client.admin_client import Client
-from iscp.core.values.ids import WIRE_FORMAT
+from iscp.delta.joblog.log_opening import FORMAT_BEFORE
+from iscp.delta.joblog.log_schema import FORMAT
+from iscp.model.values.ids import WIRE_FORMAT
 from tests.e2e.upgrading import (
     BARE_NODE,
     VIEWS,

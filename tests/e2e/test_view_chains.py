@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.log.commits import newest_version
+from iscp.delta.log.commits import newest_version
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, read, wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.fakes.s3 import FakeS3, asking, s3_server

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.model.values.errors import InvalidRequest, IscpError
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read, upsert, wait_for
 
 PER_NAME = (

@@ -11,12 +11,12 @@ from zipfile import ZipFile
 
 from deltalake import DeltaTable
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys, snapshot_of
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.configuration.settings import load_settings
-from iscp.core.api.api_views import JobView
-from iscp.core.settings.config import NodeConfig
+from iscp.app.settings import load_settings
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys, snapshot_of
+from iscp.model.api.api_views import JobView
+from iscp.model.settings.config import NodeConfig
+from iscp.system.clock import SystemClock
 from tests.e2e.evidence import assert_feed_holds, assert_in_order
 from tests.e2e.harness import Job, append, delete, read, upsert
 from tests.e2e.load import Load

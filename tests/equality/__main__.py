@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.session import SparkRuntime, SparkSettings
 from tests import quick_spark
 from tests.equality.cases import CASES
 from tests.equality.comparison import WITNESSES, guards, tables, witnesses

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from iscp.core.algebra.algebra import Rel
-from iscp.core.algebra.duck_aggregates import Entry, Refusal, RowGuard
-from iscp.core.algebra.duck_text import ALLOW_LIST
+from iscp.algebra.algebra import Rel
+from iscp.algebra.duck_aggregates import Entry, Refusal, RowGuard
+from iscp.algebra.duck_text import ALLOW_LIST
 from tests.equality import samples
 from tests.equality.cases import Case, Shape, rows_of
 from tests.equality.engines import ID, RAISED, Ducks, Row, Sparks, Written, by_rows, kinds_of, rows_by_id

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from iscp.adapters.duck.duck_engine import define_functions, without_zones
-from iscp.core.algebra.algebra import Group, Project, Rel, Table
-from iscp.core.algebra.duck_aggregates import Entry
-from iscp.core.algebra.duck_text import ALLOW_LIST, Translation, leaf_name, translate
+from iscp.algebra.algebra import Group, Project, Rel, Table
+from iscp.algebra.duck_aggregates import Entry
+from iscp.algebra.duck_engine import define_functions, without_zones
+from iscp.algebra.duck_text import ALLOW_LIST, Translation, leaf_name, translate
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from tests.equality.cases import Case, Shape, Types
 

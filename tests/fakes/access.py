@@ -6,13 +6,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
-from iscp.core.access.authorization import AuditEntry, AuditQuery, RoleAuthorizer, TokenBook, TokenRecord
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import IscpError
+from iscp.model.access.authorization import AuditEntry, AuditQuery, RoleAuthorizer, TokenBook, TokenRecord
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import IscpError
 from iscp.ports.admin import TokenProvider
 from iscp.ports.system import Clock
-from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers, TokenService
+from iscp.server.access.access_interceptor import AccessInterceptor, AccessParts
+from iscp.server.access.known_callers import CertificateCaller, KnownCallers, TokenService
 
 SYSTEM = "system"
 

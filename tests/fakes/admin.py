@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from iscp.core.api.api_requests import (
+from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
     ExplainRequest,
@@ -21,7 +21,7 @@ from iscp.core.api.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api.api_views import (
+from iscp.model.api.api_views import (
     Action,
     CheckedJob,
     ClusterView,
@@ -32,13 +32,13 @@ from iscp.core.api.api_views import (
     RegisterResult,
     ShardView,
 )
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.start_rule import Comparison, VerifyReport
-from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.spec.spec_parsing import changed_spec, parse_spec
-from iscp.core.values.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
-from iscp.core.values.progress import TableSize
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobState, JobStatus, Reason
+from iscp.model.job.start_rule import Comparison, VerifyReport
+from iscp.model.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.model.spec.spec_parsing import changed_spec, parse_spec
+from iscp.model.values.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
+from iscp.model.values.progress import TableSize
 
 CREATED_AT_S = 1_700_000_000.0
 CHECKPOINT_AT_S = 1_700_000_500.0

@@ -12,7 +12,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from iscp.core.algebra.algebra import (
+from iscp.algebra.algebra import (
     Expand,
     Expr,
     Filter,

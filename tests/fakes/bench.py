@@ -6,13 +6,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec, schema_of_spec
-from iscp.core.values.ids import JobKey
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec, schema_of_spec
+from iscp.model.values.ids import JobKey
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.system import NO_TRACER, Tracer
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.holds import FakeHolds

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from iscp.core.build.build_task import BuildPlan, RangeBatch
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.job.job_row import JobRow, JobStatus
-from iscp.core.rows.key_ranges import WHOLE, children, parent
-from iscp.core.values.errors import IscpError, PlanOutdated
-from iscp.core.values.progress import TableSize
+from iscp.cluster.builds.builder_loop import plan_of
+from iscp.model.build.build_task import BuildPlan, RangeBatch
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.job.job_row import JobRow, JobStatus
+from iscp.model.rows.key_ranges import WHOLE, children, parent
+from iscp.model.values.errors import IscpError, PlanOutdated
+from iscp.model.values.progress import TableSize
 from iscp.ports.consumer import RangeBuilder
-from iscp.runtime.builds.builder_loop import plan_of
 from tests.fakes.guards import OpenGuard
 
 Run = Callable[[JobRow], JobOutcome]

@@ -10,17 +10,17 @@ import json
 import sys
 from pathlib import Path
 
-from iscp.adapters.delta.source.spark_read import DeltaRangeReader
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.build.build_task import BuildPlan, BuildRequest, RangeBatch
-from iscp.core.job.iteration import Bounds, Iteration
-from iscp.core.job.job_row import JobStatus
-from iscp.core.values.progress import UNSIZED
+from iscp.delta.source.spark_read import DeltaRangeReader
+from iscp.engine.range_staging import SnapshotRangeBuilder, row_of
+from iscp.model.build.build_task import BuildPlan, BuildRequest, RangeBatch
+from iscp.model.job.iteration import Bounds, Iteration
+from iscp.model.job.job_row import JobStatus
+from iscp.model.values.progress import UNSIZED
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder, row_of
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime, SparkSettings
 from tests import quick_spark
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports

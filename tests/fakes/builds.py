@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.core.build.build_task import RangeBatch, StagingBatch, StagingTask
-from iscp.core.values.errors import Canceled, Conflict, IscpError
-from iscp.core.values.ids import Leader
-from iscp.core.values.progress import TableSize
+from iscp.model.build.build_state import BuildState, Change
+from iscp.model.build.build_task import RangeBatch, StagingBatch, StagingTask
+from iscp.model.values.errors import Canceled, Conflict, IscpError
+from iscp.model.values.ids import Leader
+from iscp.model.values.progress import TableSize
 from iscp.ports.system import Guard
 
 RANGE = TableSize(100, 4_000)

@@ -6,14 +6,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from iscp.core.access.authorization import AuditEntry
-from iscp.core.api.api_requests import SearchAnswer, SearchHit
-from iscp.core.api.api_views import EventView, JobView, LeftOutRow, LeftOutRows, NodeView, ShardView
-from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
-from iscp.core.job.iteration import HistoryEntry, Usage
-from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.query.query_plan import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
-from iscp.core.values.progress import RunProgress
+from iscp.model.access.authorization import AuditEntry
+from iscp.model.api.api_requests import SearchAnswer, SearchHit
+from iscp.model.api.api_views import EventView, JobView, LeftOutRow, LeftOutRows, NodeView, ShardView
+from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.model.job.iteration import HistoryEntry, Usage
+from iscp.model.job.job_row import JobState, JobStatus, Reason
+from iscp.model.query_plan import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.model.values.progress import RunProgress
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, cluster_view, history_entry, job_view
 
 SQL = "SELECT carrier, count(*) AS flights, sum(delay) AS delay\nFROM flights\nGROUP BY carrier"

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.events import (
     CoordinationTimes,
     Decided,
     Decision,
@@ -25,9 +26,8 @@ from iscp.coordination.protocol.events import (
     SendTo,
     Tick,
 )
-from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import NodeRecord, ShardId
+from iscp.model.protocol.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
+from iscp.model.values.ids import NodeRecord, ShardId
 from tests.fakes.prompt_nodes import answers, job_rows, node_records
 from tests.fakes.rings import step_with_rings
 

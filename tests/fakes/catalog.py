@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iscp.core.job.start_rule import TargetLog
-from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
-from iscp.core.values.errors import InvalidRequest, TableNotFound
-from iscp.core.values.progress import UNKNOWN, TableSize
+from iscp.model.job.start_rule import TargetLog
+from iscp.model.query_plan import Operator, OperatorKind, QueryShape
+from iscp.model.values.errors import InvalidRequest, TableNotFound
+from iscp.model.values.progress import UNKNOWN, TableSize
 from iscp.ports.catalog import TableDescription
 
 

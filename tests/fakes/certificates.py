@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from iscp.adapters.tls.tls_files import Tls
+from iscp.system.tls.tls_files import Tls
 
 
 def certified() -> Tls:

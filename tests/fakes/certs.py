@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
-from iscp.adapters.tls.tls_files import Tls, TlsFiles
+from iscp.system.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
+from iscp.system.tls.tls_files import Tls, TlsFiles
 
 NODE_NAME = "node.default.iscp"
 

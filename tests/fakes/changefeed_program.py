@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from iscp import changefeed
-from iscp.core.values.errors import OutcomeUnknown, TemporaryError
+from iscp.model.values.errors import OutcomeUnknown, TemporaryError
 
 ROWS = 10
 SCHEMA = pa.schema([("who", pa.string()), ("txn", pa.int64()), ("number", pa.int64())])

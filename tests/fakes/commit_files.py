@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iscp.adapters.delta.log.commits import commit_file
+from iscp.delta.log.commits import commit_file
 
 
 def commit_path(uri: str, version: int) -> Path:

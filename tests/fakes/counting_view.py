@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iscp.consumers.source_rows import commit_tag
-from iscp.core.job.job_row import JobRow
-from iscp.core.rows.differences import Op
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_names import OP
-from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
+from iscp.model.job.job_row import JobRow
+from iscp.model.rows.differences import Op
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.sql.sql_names import OP
+from iscp.model.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import (
     ConsumeContext,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from iscp.adapters.system.crash_ledger import CrashLedger
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import JobKey
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.ids import JobKey
+from iscp.system.crash_ledger import CrashLedger
 
 
 def row(name: str) -> JobRow:

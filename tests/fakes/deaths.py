@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import Deaths
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import Deaths
 
 
 class FakeDeaths:

@@ -7,19 +7,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from iscp.coordination.schedule.schedule_events import VerifyRequested, VerifyWithdrawn
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.spec.spec import TriggerSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest
+from iscp.cluster.owner.checkpoint_saver import ProgressSignal
+from iscp.cluster.requests.job_maker import JobMaker
+from iscp.cluster.requests.request_validator import RequestValidator
+from iscp.cluster.worker_loop import VerifyDesk
+from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.model.api.api_views import JobView
+from iscp.model.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.model.spec.spec import TriggerSpec
+from iscp.model.values.errors import ErrorCode, InvalidRequest
 from iscp.ports.catalog import TableDescription
-from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.admin.request_validator import RequestValidator
-from iscp.runtime.owner.checkpoint_saver import ProgressSignal
-from iscp.runtime.worker.worker_loop import VerifyDesk
+from iscp.schedule.schedule_events import VerifyRequested, VerifyWithdrawn
+from iscp.server.admin.admin_service import OwnerAdmin
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.holds import FakeHolds
 from tests.fakes.nodes import FakeCalls, nodes_and_views

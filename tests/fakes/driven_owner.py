@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from iscp.coordination.invariants import check_owner
-from iscp.coordination.membership.assignments import ShardState
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.invariants import check_owner
+from iscp.cluster.membership.assignments import ShardState
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.protocol.events import (
     CoordinationTimes,
     Elected,
     FromNode,
@@ -14,8 +14,8 @@ from iscp.coordination.protocol.events import (
     SendTo,
     Tick,
 )
-from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState, Sync
-from iscp.core.values.ids import NodeRecord, ShardId, TableEpoch
+from iscp.model.protocol.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState, Sync
+from iscp.model.values.ids import NodeRecord, ShardId, TableEpoch
 from tests.fakes.loopback import TIMES, job
 from tests.fakes.rings import step_with_rings
 

@@ -10,11 +10,11 @@ import duckdb
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from iscp.core.algebra.algebra import Rel, Table
-from iscp.core.algebra.change_plan import ChangePlan
-from iscp.core.algebra.duck_text import identifier, leaf_name, translate
-from iscp.core.algebra.lookup_plan import ComputedStep, LookupStep
-from iscp.core.sql.sql_names import WEIGHT
+from iscp.algebra.algebra import Rel, Table
+from iscp.algebra.change_plan import ChangePlan
+from iscp.algebra.duck_text import identifier, leaf_name, translate
+from iscp.algebra.lookup_plan import ComputedStep, LookupStep
+from iscp.model.sql.sql_names import WEIGHT
 from tests.fakes.algebras import FIELDS, NAMES, ROWS
 
 Row = tuple[Any, ...]

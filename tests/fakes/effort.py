@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import OwnerEffect, OwnerEvent
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.protocol.events import OwnerEffect, OwnerEvent
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from math import inf
 
-from iscp.core.values.errors import ConfigurationError, IscpError, NotOwner, Unavailable
-from iscp.core.values.ids import Leader, Moment, NodeRecord
-from iscp.core.values.ring import Overrides
+from iscp.model.values.errors import ConfigurationError, IscpError, NotOwner, Unavailable
+from iscp.model.values.ids import Leader, Moment, NodeRecord
+from iscp.model.values.ring import Overrides
 from iscp.ports.system import Clock
 
 Snapshot = tuple[NodeRecord, ...]

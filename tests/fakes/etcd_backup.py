@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from iscp.adapters.etcd.server import HOST, EtcdServer, find_etcd
+from iscp.etcd.server import HOST, EtcdServer, find_etcd
 from iscp.ports.system import Clock
 
 ETCD = find_etcd({})

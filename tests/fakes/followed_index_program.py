@@ -11,15 +11,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_manifest import guard_dataset
-from iscp.adapters.delta.storage.dataset_trial import try_datasets
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.values.errors import IscpError
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.model.index_definition import Upkeep
 from iscp.index.search.search_library import search
+from iscp.model.values.errors import IscpError
+from iscp.storage import files
+from iscp.storage.dataset_manifest import guard_dataset
+from iscp.storage.dataset_trial import try_datasets
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.hostile_index import deadly, make_index
 from tests.fakes.hostile_index_program import DIMENSION
 from tests.integration.index.search.small_index import SmallIndex

@@ -17,10 +17,10 @@ import pyarrow as pa
 import iscp
 import iscp.aio
 import iscp.changefeed
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.values.errors import IscpError
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.model.values.errors import IscpError
+from iscp.system.clock import SystemClock
 
 TIMEOUT_S = 2.0
 

@@ -10,10 +10,10 @@ import resource
 import sys
 from collections.abc import Callable
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.job.job_row import LogEntry
-from iscp.core.values.errors import StorageError
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.job.job_row import LogEntry
+from iscp.model.values.errors import StorageError
+from iscp.system.clock import SystemClock
 from tests.fakes.log_program import job
 
 

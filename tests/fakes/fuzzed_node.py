@@ -12,28 +12,28 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer, FeedServer, OperatorServer, SearchServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding, OwnersJobs
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.bootstrap.coordination_parts import feed_pages
-from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
-from iscp.core.build.build_progress import BuildStage, JobBuild, KnownBuilds
-from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.app.coordination_parts import feed_pages
+from iscp.app.registry import ConsumerRegistry
+from iscp.cluster.read_services import JobSearch, NodeFeeds, feed_turns, owners_jobs_at
+from iscp.cluster.requests.job_maker import JobMaker
+from iscp.cluster.requests.request_validator import RequestValidator
+from iscp.cluster.worker_loop import VerifyDesk
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.engine.account_turns import AccountTurns, TurnBounds
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
+from iscp.model.build.build_progress import BuildStage, JobBuild, KnownBuilds
+from iscp.model.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.model.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.ids import DEFAULT_ACCOUNT
 from iscp.ports.system import Clock
-from iscp.runtime.access.known_callers import TokenService
-from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
-from iscp.runtime.admin.request_validator import RequestValidator
-from iscp.runtime.reads.account_turns import AccountTurns, TurnBounds
-from iscp.runtime.reads.read_services import JobSearch, NodeFeeds, feed_turns, owners_jobs_at
-from iscp.runtime.worker.worker_loop import VerifyDesk
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.access.known_callers import TokenService
+from iscp.server.admin.admin_server import AdminServer, BuildServer, FeedServer, OperatorServer, SearchServer
+from iscp.server.admin.forwarding import Forwarding, OwnersJobs
+from iscp.server.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views

@@ -20,10 +20,10 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 import iscp
-from iscp.adapters.delta.sessions.given_spark import GivenSpark
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.cli.demo.lake import read
-from iscp.core.values.errors import EngineError, InvalidRequest
+from iscp.model.values.errors import EngineError, InvalidRequest
+from iscp.spark.given_spark import GivenSpark
+from iscp.spark.spark_engine import SparkEngine
 
 SQL = "SELECT g, sum(n) AS total, count(*) AS many FROM orders WHERE n > 1 GROUP BY g"
 KATHMANDU = "Asia/Kathmandu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from iscp.core.values.errors import Canceled
+from iscp.model.values.errors import Canceled
 
 
 class OpenGuard:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from iscp.adapters.delta.log import table_opening
+from iscp.delta.log import table_opening
 
 
 def commit(uri: str, version: int) -> Path:

@@ -12,15 +12,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from iscp.adapters.delta.storage.dataset_trial import try_datasets
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.values.errors import IscpError
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.lance.index_transaction import KEYS_IN_FILTER_MAX
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.search_library import search
+from iscp.model.values.errors import IscpError
+from iscp.storage.dataset_trial import try_datasets
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 END = "all was tried"
 DIMENSION = 16

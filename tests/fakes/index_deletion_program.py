@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import sys
 
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.index.index_kind import IndexDeletion
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import JobKey
 from iscp.index.lance.index_store import IndexStore
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.ids import JobKey
 from iscp.ports.sink import DeletionOrder
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.guards import OpenGuard
 
 

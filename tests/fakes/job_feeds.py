@@ -7,17 +7,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from iscp import changefeed
-from iscp.adapters.grpc.admin.admin_server import FeedServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding, OwnersJobs
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.cluster.read_services import NodeFeeds, feed_turns
 from iscp.consumers.changefeed.feed_pages import JobFeedPages
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.reads.read_services import NodeFeeds, feed_turns
+from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.server.admin.admin_server import FeedServer
+from iscp.server.admin.forwarding import Forwarding, OwnersJobs
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.admin import FakeAdmin
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow, LogEntry
-from iscp.core.values.errors import InvariantBroken, IscpError, NotOwner
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobRow, LogEntry
+from iscp.model.values.errors import InvariantBroken, IscpError, NotOwner
 
 
 @dataclass

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.registration_id import marked_job_id, spec_mark
-from iscp.core.run.run_plan import RunPlan
-from iscp.core.run.run_result import RunResult
-from iscp.core.spec.spec import to_spec_json
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.ids import DEFAULT_ACCOUNT
-from iscp.core.values.watermark import Position, Watermark
+from iscp.cluster.requests.job_maker import JobMaker
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.registration_id import marked_job_id, spec_mark
+from iscp.model.run.run_plan import RunPlan
+from iscp.model.run.run_result import RunResult
+from iscp.model.spec.spec import to_spec_json
+from iscp.model.spec.spec_parsing import parse_spec
+from iscp.model.values.ids import DEFAULT_ACCOUNT
+from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.catalog import TableDescription
 from iscp.ports.engine import IterationRunner
-from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.local.local_run import JobRegistrar, LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
+from iscp.standalone.local_run import JobRegistrar, LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind, FakeSource, FakeTarget, fake_ports

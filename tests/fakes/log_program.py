@@ -11,17 +11,17 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register
-from iscp.core.job.job_row import JobRow, Registration
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import JobKey
-from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import Register
+from iscp.cluster.owner.job_log_writer import LogHooks, LogWriter
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.job.job_row import JobRow, Registration
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import JobKey
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 THREADS = 8
 

@@ -13,10 +13,13 @@ from functools import partial
 from math import inf
 from random import Random
 
-from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.membership.assignments import ring_of
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.invariants import check_no_double_run, check_owner, check_worker
+from iscp.cluster.membership.assignments import ring_of
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
+from iscp.model.protocol.events import (
     BuildRing,
     CheckElection,
     CoordinationTimes,
@@ -54,12 +57,9 @@ from iscp.coordination.protocol.events import (
     WorkerEffect,
     WorkerEvent,
 )
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
-from iscp.core.values.ids import JobKey, Leader, NodeRecord, ShardId, TableEpoch
-from iscp.core.values.ring import Overrides
-from iscp.core.values.watermark import Watermark
+from iscp.model.values.ids import JobKey, Leader, NodeRecord, ShardId, TableEpoch
+from iscp.model.values.ring import Overrides
+from iscp.model.values.watermark import Watermark
 
 TIMES = CoordinationTimes(
     lease_ttl_s=5.0,

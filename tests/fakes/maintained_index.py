@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.values.errors import Conflict
 from iscp.index.lance.index_columns import (
     FAULT,
     HEAD,
@@ -27,7 +25,9 @@ from iscp.index.lance.index_columns import (
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex, segment_statistics, segments_of
 from iscp.index.lance.word_counts import merged_counts, read_table
+from iscp.model.values.errors import Conflict
 from iscp.ports.system import Failpoints
+from iscp.system.failpoints import EnvironmentFailpoints
 
 ROWS_KEY = "rows"
 """The record in the head with the number of the commit."""

@@ -12,10 +12,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.maintenance.index_maintenance import MaintenanceDone, MaintenanceLimits, maintain
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.maintained_index import MaintainedIndex
 
 BUDGET_S = 60.0

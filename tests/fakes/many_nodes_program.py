@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS, meant_of
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.coordination.protocol.messages import Announce, OwnerMessage
+from iscp.client.channel.call_metadata import SERVER_OPTIONS, meant_of
+from iscp.model.protocol.messages import Announce, OwnerMessage
+from iscp.server.node.node_server import NodeServer
 from tests.fakes.node_calls import FakeNodeCalls
 from tests.fakes.prompt_nodes import EPOCH, answers, node_records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from iscp.core.metrics.metric import DeclaredMetric, MetricReading
+from iscp.model.metrics.metric import DeclaredMetric, MetricReading
 
 
 class Recorded(NamedTuple):

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iscp.core.api.api_requests import LogPage, LogQuery
-from iscp.core.api.api_views import EventView
-from iscp.core.job.iteration import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
-from iscp.core.job.start_rule import Comparison, Sample, VerifyReport
-from iscp.core.values.errors import IscpError, StorageError, TimedOut
-from iscp.core.values.ids import ShardId
-from iscp.core.values.progress import RunProgress, TableSize
+from iscp.model.api.api_requests import LogPage, LogQuery
+from iscp.model.api.api_views import EventView
+from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
+from iscp.model.job.start_rule import Comparison, Sample, VerifyReport
+from iscp.model.values.errors import IscpError, StorageError, TimedOut
+from iscp.model.values.ids import ShardId
+from iscp.model.values.progress import RunProgress, TableSize
 from iscp.ports.cluster import BuildAnswer
 
 LOOK_S = 0.05

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from iscp.bootstrap.configuration.settings import load_settings
+from iscp.app.settings import load_settings
 
 
 def main(file: str) -> int:

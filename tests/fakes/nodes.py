@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iscp.core.api.api_requests import LogPage, LogPlace, LogQuery
-from iscp.core.api.api_views import EventView
-from iscp.core.job.iteration import NO_MAINTENANCE, JobMaintenance
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import ShardId
-from iscp.core.values.progress import RunProgress
+from iscp.cluster.builds.builder_loop import BuildWorkerLoop
+from iscp.cluster.owner.node_clients import NodeClients
+from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.worker_loop import VerifyDesk
+from iscp.model.api.api_requests import LogPage, LogPlace, LogQuery
+from iscp.model.api.api_views import EventView
+from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import ShardId
+from iscp.model.values.progress import RunProgress
 from iscp.ports.cluster import BuildAnswer, Membership
-from iscp.runtime.admin.cluster_views import ClusterViews
-from iscp.runtime.builds.builder_loop import BuildWorkerLoop
-from iscp.runtime.owner.node_clients import NodeClients
-from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.worker.worker_loop import VerifyDesk
+from iscp.server.admin.cluster_views import ClusterViews
 from tests.fakes.clock import FakeClock
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from iscp.core.api.api_requests import JobName, LogPage, LogPlace, LogQuery, NodeVerb, ShardVerb
-from iscp.core.api.api_views import ConsumerInfo, EventView, PlacedShard
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.api.api_requests import JobName, LogPage, LogPlace, LogQuery, NodeVerb, ShardVerb
+from iscp.model.api.api_views import ConsumerInfo, EventView, PlacedShard
+from iscp.model.values.errors import InvalidRequest
 
 NODES = ("n-1", "n-2")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from iscp.coordination.jobs.job_changes import Register
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow, Registration
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey, ShardId
+from iscp.cluster.jobs.job_changes import Register
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobRow, Registration
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey, ShardId
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.waiting import until
 

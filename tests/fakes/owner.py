@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from iscp.coordination.membership.assignments import ShardState
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import CoordinationTimes
-from iscp.coordination.protocol.messages import (
+from iscp.cluster.membership.assignments import ShardState
+from iscp.cluster.owner.owner_events import JobLogAccess, OwnerHooks
+from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.model.protocol.events import CoordinationTimes
+from iscp.model.protocol.messages import (
     Acknowledge,
     Announce,
     Checkpoint,
@@ -22,14 +26,10 @@ from iscp.coordination.protocol.messages import (
     Sync,
     VersionAge,
 )
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.values.ids import JobKey, NodeRecord, ShardId
-from iscp.core.values.watermark import Watermark
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.values.ids import JobKey, NodeRecord, ShardId
+from iscp.model.values.watermark import Watermark
 from iscp.ports.cluster import ClusterPorts
-from iscp.runtime.owner.owner_events import JobLogAccess, OwnerHooks
-from iscp.runtime.owner.owner_loop import OwnerLoop
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage

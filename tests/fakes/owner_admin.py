@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from iscp.core.api.api_views import ClusterView
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import TriggerSpec
-from iscp.core.values.errors import IscpError
+from iscp.cluster.owner.checkpoint_saver import ProgressSignal
+from iscp.cluster.owner.job_log_writer import LogWriter
+from iscp.cluster.owner.node_clients import NodeClients
+from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.requests.job_maker import JobMaker
+from iscp.cluster.requests.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
+from iscp.cluster.requests.request_validator import RequestValidator
+from iscp.cluster.requests.retention_watch import SourceReleases
+from iscp.model.api.api_views import ClusterView
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import TriggerSpec
+from iscp.model.values.errors import IscpError
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import NothingHeld, RetentionHold
 from iscp.ports.system import Clock
-from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.job_maker import JobMaker
-from iscp.runtime.admin.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
-from iscp.runtime.admin.request_validator import RequestValidator
-from iscp.runtime.admin.retention_watch import SourceReleases
-from iscp.runtime.owner.checkpoint_saver import ProgressSignal
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.node_clients import NodeClients
-from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.server.admin.admin_service import OwnerAdmin
 
 
 def owner_admin(

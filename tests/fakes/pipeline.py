@@ -16,15 +16,17 @@ from typing import Any, cast
 import pyarrow as pa
 
 from iscp.consumers.validation import wanted_columns
-from iscp.core.build.build_task import count_pieces
-from iscp.core.job.iteration import Bounds, DataType, UsagePart
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import Comparison
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.column_identity import ColumnIds
-from iscp.core.values.errors import Conflict, InvalidRequest
-from iscp.core.values.progress import SnapshotSize, StageWork, TableSize
-from iscp.core.values.watermark import Position, SourceMarks, Watermark
+from iscp.engine.iteration_ports import HoldPlacer, IterationPorts
+from iscp.engine.place_guard import ANYWHERE
+from iscp.model.build.build_task import count_pieces
+from iscp.model.job.iteration import Bounds, DataType, UsagePart
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import Comparison
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.column_identity import ColumnIds
+from iscp.model.values.errors import Conflict, InvalidRequest
+from iscp.model.values.progress import SnapshotSize, StageWork, TableSize
+from iscp.model.values.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import (
     AdoptingCheck,
@@ -52,8 +54,6 @@ from iscp.ports.source import (
 from iscp.ports.source import Rows as SinkRows
 from iscp.ports.system import NO_TRACER, Clock, Failpoints, Tracer
 from iscp.ports.work_timer import charged_as
-from iscp.runtime.access.place_guard import ANYWHERE
-from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
 

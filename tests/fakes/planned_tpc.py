@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from iscp.core.algebra.algebra import Rel, Table, TableRows
-from iscp.core.algebra.change_plan import ChangePlan
-from iscp.core.algebra.duck_text import identifier, translate
-from iscp.core.sql.sql_names import WEIGHT
+from iscp.algebra.algebra import Rel, Table, TableRows
+from iscp.algebra.change_plan import ChangePlan
+from iscp.algebra.duck_text import identifier, translate
+from iscp.model.sql.sql_names import WEIGHT
 from tests.fakes.tpc import Tpc
 
 FACTS = {

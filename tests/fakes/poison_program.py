@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from iscp.adapters.delta.log.commits import newest_version
-from iscp.adapters.delta.source.change_source import DeltaChangeSource, DeltaProbe
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.core.job.iteration import Bounds
-from iscp.core.values.errors import IscpError
-from iscp.core.values.watermark import Watermark
+from iscp.delta.log.commits import newest_version
+from iscp.delta.source.change_source import DeltaChangeSource, DeltaProbe
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import Bounds
+from iscp.model.values.errors import IscpError
+from iscp.model.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.poisoned_tables import POISONS, table_in
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.readable_files import pack_vectors, vectors_path
+from iscp.delta.log.readable_files import pack_vectors, vectors_path
 
 SECRET = "secret"
 LEVELS = 10_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import IscpError, TableNotFound
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import IscpError, TableNotFound
 
 
 class FakeProbe:

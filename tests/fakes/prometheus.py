@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from iscp.adapters.delta.spark.session import default_cache_dir
-from iscp.adapters.system.child_process import end, spawn
-from iscp.adapters.system.http_exchange import free_port
+from iscp.spark.session import default_cache_dir
+from iscp.system.child_process import end, spawn
+from iscp.system.http_exchange import free_port
 
 FETCH_S = 300.0
 STOP_S = 20.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from iscp.coordination.protocol.messages import (
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.messages import (
     Acknowledge,
     Announce,
     DispatchTable,
@@ -16,9 +17,8 @@ from iscp.coordination.protocol.messages import (
     OwnerMessage,
     Sync,
 )
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey, NodeRecord
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey, NodeRecord
 
 EPOCH = 1
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key as make_rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from iscp.core.access.security_config import OidcConfig
+from iscp.model.access.security_config import OidcConfig
 from tests.fakes.webhooks import HttpReceiver
 
 ISSUER, AUDIENCE = "https://login.example", "iscp"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.core.build.build_task import NO_TERMS, BuildId, BuildTerms
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.watermark import SourceMark
+from iscp.model.build.build_task import NO_TERMS, BuildId, BuildTerms
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.watermark import SourceMark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest
 from tests.fakes.pipeline import FakeSource, FakeTarget

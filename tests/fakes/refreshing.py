@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.watermark import Position, SourceMark, Watermark
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment, Refreshed, RefreshOrder
 from iscp.ports.source import SourceRange
 from tests.fakes.pipeline import FakeKind, FakeSource, FakeTarget

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iscp.adapters.delta.log.actions import key_of_action
-from iscp.adapters.delta.log.commits import read_actions
-from iscp.adapters.delta.log.live_files import NotReadableHere, TableState
+from iscp.delta.log.actions import key_of_action
+from iscp.delta.log.commits import read_actions
+from iscp.delta.log.live_files import NotReadableHere, TableState
 
 
 def replay_state(uri: str, version: int) -> TableState:

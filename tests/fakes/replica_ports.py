@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.settings.config import BuildConfig
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.engine.iteration_ports import NO_BUILDS, IterationPorts, SinkPool
+from iscp.model.settings.config import BuildConfig
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts, SinkPool
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 
 def replica_ports(

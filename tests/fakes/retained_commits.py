@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
-from iscp.core.job.iteration import Bounds
-from iscp.core.values.errors import IscpError
-from iscp.core.values.progress import TableSize
+from iscp.model.job.iteration import Bounds
+from iscp.model.values.errors import IscpError
+from iscp.model.values.progress import TableSize
 from iscp.ports.consumer import TablePlace
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard

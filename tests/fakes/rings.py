@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iscp.coordination.membership.assignments import ring_of
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import BuildRing, OwnerEffect, OwnerEvent, RingBuilt
+from iscp.cluster.membership.assignments import ring_of
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.protocol.events import BuildRing, OwnerEffect, OwnerEvent, RingBuilt
 
 
 def step_with_rings(

@@ -16,7 +16,7 @@ from typing import Any
 from iscp.cli.iscp import main as iscp_main
 
 LOADED = (
-    "iscp.bootstrap.local.local_engine",
+    "iscp.app.local_engine",
     "iscp.cli.job.job_file",
     "iscp.cli.run.process_state",
     "iscp.cli.run.run_output",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.values.errors import Canceled
-from iscp.core.values.watermark import Watermark
+from iscp.model.job.iteration import Iteration, JobOutcome
+from iscp.model.values.errors import Canceled
+from iscp.model.values.watermark import Watermark
 from iscp.ports.system import Guard
 
 WAIT_MAX_S = 30.0

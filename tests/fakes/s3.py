@@ -17,10 +17,10 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.delta.storage.s3_settings import s3_environ
-from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.settings.config import BucketConfig, S3Config
+from iscp.model.settings.config import BucketConfig, S3Config
+from iscp.storage.s3_settings import s3_environ
+from iscp.system.child_process import end, spawn, tail
+from iscp.system.http_exchange import free_port
 
 START_WAIT_S = 60.0
 POLL_S = 0.1

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from iscp.core.api.api_requests import SearchAnswer, SearchHit, SearchRequest
-from iscp.core.values.errors import IscpError, no_index_at
+from iscp.model.api.api_requests import SearchAnswer, SearchHit, SearchRequest
+from iscp.model.values.errors import IscpError, no_index_at
 
 ANSWER = SearchAnswer(
     hits=(

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.page.serving.page_boards import OF_A_CLUSTER, Offer
-from iscp.page.serving.page_server import NoServers, PageServer, PageSettings
 from iscp.ports.system import Clock
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
+from iscp.server.page.page_boards import OF_A_CLUSTER, Offer
+from iscp.server.page.page_server import NoServers, PageServer, PageSettings
+from iscp.system.clock import SystemClock
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from iscp.core.api.api_requests import JobName
-from iscp.core.build.build_progress import BuildView, KnownBuilds
-from iscp.core.values.errors import InvalidRequest, IscpError, TableNotFound
+from iscp.model.api.api_requests import JobName
+from iscp.model.build.build_progress import BuildView, KnownBuilds
+from iscp.model.values.errors import InvalidRequest, IscpError, TableNotFound
 
 
 @dataclass

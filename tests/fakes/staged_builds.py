@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from iscp.core.build.build_task import NO_TERMS, BuildId, BuildTerms, depth, piece_range
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import PlanOutdated
-from iscp.core.values.progress import TableSize
+from iscp.model.build.build_task import NO_TERMS, BuildId, BuildTerms, depth, piece_range
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import PlanOutdated
+from iscp.model.values.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.coordination.protocol.messages import (
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.messages import (
     Announce,
     DispatchTable,
     DispatchTableResponse,
     NodeMessage,
     NodeShardState,
 )
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import WaitBounds
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import JobKey, NodeRecord, ShardId, TableEpoch
+from iscp.model.settings.config import WaitBounds
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import JobKey, NodeRecord, ShardId, TableEpoch
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.node.node_server import NodeServer
+from iscp.server.node.owner_streams import Peers
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import FakeNodeCalls
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import TargetSeen
-from iscp.core.values.errors import IscpError
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import TargetSeen
+from iscp.model.values.errors import IscpError
 
 
 class FakeTargets:

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import strategies as st
 
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.values.errors import IscpError
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.values.errors import IscpError
 from tests.e2e.tenants import row
 from tests.fakes.wire_faults import JSON_WRONG, TEXTS_ODD
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from iscp.coordination.further_tables import FurtherAnswer
-from iscp.coordination.protocol.events import (
+from iscp.model.job.iteration import HistoryEntry, Iteration, JobOutcome
+from iscp.model.job.job_row import JobReport, JobRow
+from iscp.model.job.start_rule import TriggerFacts
+from iscp.model.protocol.events import (
     Reports,
     Seen,
     ShardStarted,
@@ -16,8 +18,14 @@ from iscp.coordination.protocol.events import (
     Tick,
     UpdateShard,
 )
-from iscp.coordination.schedule.iteration_outcomes import ScheduleTimes
-from iscp.coordination.schedule.schedule_events import (
+from iscp.model.settings.config import BackoffConfig, ProbeConfig
+from iscp.model.values.errors import Canceled, ErrorCode, IscpError
+from iscp.model.values.ids import JobKey, ShardId, TableEpoch
+from iscp.model.values.watermark import Watermark
+from iscp.schedule.further_tables import FurtherAnswer
+from iscp.schedule.iteration_outcomes import ScheduleTimes
+from iscp.schedule.probe_pool import probe_source
+from iscp.schedule.schedule_events import (
     CancelIteration,
     Interrupted,
     IterationEnded,
@@ -32,15 +40,7 @@ from iscp.coordination.schedule.schedule_events import (
     TargetAnswer,
     VerifyAnswered,
 )
-from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.job.iteration import HistoryEntry, Iteration, JobOutcome
-from iscp.core.job.job_row import JobReport, JobRow
-from iscp.core.job.start_rule import TriggerFacts
-from iscp.core.settings.config import BackoffConfig, ProbeConfig
-from iscp.core.values.errors import Canceled, ErrorCode, IscpError
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.core.values.watermark import Watermark
-from iscp.runtime.worker.probe_pool import probe_source
+from iscp.schedule.schedule_machine import Schedule
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe
 from tests.fakes.targets import FakeTargets

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from iscp.client.admin_client import Client
-from iscp.core.access.authorization import AuditEntry
-from iscp.core.api.api_requests import SearchAnswer
-from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows, NodeView, RegisterResult, ShardView
-from iscp.core.build.build_progress import BuildView
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.values.errors import JobNotFound, NotAuthenticated
-from iscp.page.serving.page_viewers import Viewer
+from iscp.model.access.authorization import AuditEntry
+from iscp.model.api.api_requests import SearchAnswer
+from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRows, NodeView, RegisterResult, ShardView
+from iscp.model.build.build_progress import BuildView
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobState, JobStatus, Reason
+from iscp.model.query_plan import QueryExplanation
+from iscp.model.values.errors import JobNotFound, NotAuthenticated
+from iscp.server.page.page_viewers import Viewer
 
 NOW_S = 1_800_000_000.0
 

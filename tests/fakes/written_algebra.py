@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from iscp.core.algebra.algebra import Rel
-from iscp.core.algebra.algebra_codec import algebra_document, read_algebra_document
+from iscp.algebra.algebra import Rel
+from iscp.algebra.algebra_codec import algebra_document, read_algebra_document
 
 
 def algebra_to_json(root: Rel) -> bytes:

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from iscp.coordination.builds.build_state import (
+from iscp.model.build.build_state import (
     BuilderEvent,
     BuildPlace,
     BuildState,
@@ -20,8 +20,8 @@ from iscp.coordination.builds.build_state import (
     NodesPlaced,
     SplitRange,
 )
-from iscp.core.build.build_task import BuildPlan, BuildTask, RangeBatch, RetainedSpan, StagingBatch, StagingTask
-from iscp.core.values.errors import IscpError
+from iscp.model.build.build_task import BuildPlan, BuildTask, RangeBatch, RetainedSpan, StagingBatch, StagingTask
+from iscp.model.values.errors import IscpError
 from tests.golden.test_dialogues import show
 from tests.simulation.builds.play import plan
 from tests.simulation.builds.world import BuildWorld, Conduct

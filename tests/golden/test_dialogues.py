@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from iscp.coordination.protocol.events import Decided, MembersChanged, ShardWanted
-from iscp.coordination.protocol.messages import NodeShard
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobReport, JobRow
-from iscp.core.values.ids import Leader, NodeRecord, ShardId, TableEpoch
-from iscp.core.values.ring import Overrides
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobReport, JobRow
+from iscp.model.protocol.events import Decided, MembersChanged, ShardWanted
+from iscp.model.protocol.messages import NodeShard
+from iscp.model.values.ids import Leader, NodeRecord, ShardId, TableEpoch
+from iscp.model.values.ring import Overrides
 from tests.fakes.loopback import Loopback, job
 
 HERE = Path(__file__).parent / "dialogues"

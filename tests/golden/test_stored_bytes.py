@@ -15,12 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.joblog.log_backup import BackupManifest, parse_manifest
-from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.etcd.keys import KeyValue, encoded, snapshot_of
-from iscp.adapters.etcd.watched_keys import BuildKeys, TokenKeys, value_of
+from iscp.algebra.algebra import Expr, Filter, Table, TypedColumn
+from iscp.algebra.stored_query import QueryOrigin, StoredQuery, query_from_json, query_to_json
 from iscp.changefeed.model.ulid import Cursor
-from iscp.coordination.builds.build_state import (
+from iscp.delta.joblog.log_backup import BackupManifest, parse_manifest
+from iscp.delta.sink.sink_position import tag_json
+from iscp.etcd.keys import KeyValue, encoded, snapshot_of
+from iscp.etcd.watched_keys import BuildKeys, TokenKeys, value_of
+from iscp.index.lance.index_head import FieldTotals, IndexHead, parse_head
+from iscp.index.model.definition_parsing import parse_definition
+from iscp.model.access.authorization import TokenRecord
+from iscp.model.build.build_state import (
     BeginTable,
     Change,
     CountDone,
@@ -31,10 +36,7 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
-from iscp.core.access.authorization import TokenRecord
-from iscp.core.algebra.algebra import Expr, Filter, Table, TypedColumn
-from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery, query_from_json, query_to_json
-from iscp.core.build.build_task import (
+from iscp.model.build.build_task import (
     BuildPlan,
     BuildRequest,
     BuildTask,
@@ -44,10 +46,19 @@ from iscp.core.build.build_task import (
     TaskType,
     parse_terms,
 )
-from iscp.core.job.job_row import Deletion, JobStatus, parse_status
-from iscp.core.job.notification import Notification, NotificationKind
-from iscp.core.job.watermark_record import WatermarkRecord, parse_record
-from iscp.core.query.refresh_choice import (
+from iscp.model.job.job_row import Deletion, JobStatus, parse_status
+from iscp.model.job.notification import Notification, NotificationKind
+from iscp.model.job.watermark_record import WatermarkRecord, parse_record
+from iscp.model.spec.spec import ConsumerSpec, JobSpec, OnReplace, Tag, TriggerSpec, TriggerType
+from iscp.model.spec.spec_parsing import parse_spec
+from iscp.model.values.access_roles import Role
+from iscp.model.values.ids import NodeRecord
+from iscp.model.values.progress import SnapshotSize, TableSize
+from iscp.model.values.totals import QueryTotals, Total
+from iscp.model.values.watermark import DeadLetters, SourceMark, Watermark
+from iscp.ports.sink import CommitTag
+from iscp.views.duck.duck_refresh import schema_json_of
+from iscp.views.refresh.refresh_choice import (
     RefreshHistory,
     RefreshSample,
     Strategy,
@@ -55,17 +66,6 @@ from iscp.core.query.refresh_choice import (
     refreshes_from_json,
     refreshes_to_json,
 )
-from iscp.core.spec.spec import ConsumerSpec, JobSpec, OnReplace, Tag, TriggerSpec, TriggerType
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.access_roles import Role
-from iscp.core.values.ids import NodeRecord
-from iscp.core.values.progress import SnapshotSize, TableSize
-from iscp.core.values.totals import QueryTotals, Total
-from iscp.core.values.watermark import DeadLetters, SourceMark, Watermark
-from iscp.index.lance.index_head import FieldTotals, IndexHead, parse_head
-from iscp.index.model.definition_parsing import parse_definition
-from iscp.ports.sink import CommitTag
-from iscp.views.duck.duck_refresh import schema_json_of
 
 HERE = Path(__file__).parent / "stored"
 MARKS = {

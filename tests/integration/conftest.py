@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.system.http_exchange import free_port
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.system.http_exchange import free_port
 from tests import quick_spark
 from tests.fakes.s3 import FakeS3, asking, delete_all, s3_server
 

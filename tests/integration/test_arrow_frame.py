@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import frame_of_arrow
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,9 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import cached, release
 from iscp.consumers.source_rows import find_shared_keys
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import cached, release
 from tests.integration.conftest import nothing_kept
 
 pytestmark = pytest.mark.spark

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, name_resolver
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.values.errors import TableNotFound
+from iscp.delta.source.delta_catalog import DeltaCatalog, name_resolver
+from iscp.model.values.errors import TableNotFound
+from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.spark.jvm_launch import SIDE_FILES
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.jvm_launch import SIDE_FILES
+from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

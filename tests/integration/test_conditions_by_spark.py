@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.adapters.duck.row_conditions import is_plain, passing_rows
+from iscp.algebra.row_conditions import is_plain, passing_rows
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

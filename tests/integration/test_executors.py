@@ -39,7 +39,7 @@ runtime.stop()
 """
 
 
-@pytest.mark.further  # each time: tests/unit/adapters/delta/spark/test_jvm_launch.py
+@pytest.mark.further  # each time: tests/unit/spark/test_jvm_launch.py
 def test_they_have_deltas_jars_and_do_the_work_and_their_end_is_noticed(tmp_path: Path) -> None:
     conf = {"spark.executor.memory": "768m", "spark.driver.host": "127.0.0.1"}
     running = child(tmp_path, PROGRAM, conf, SPARK_SCALA_VERSION="2.13")  # else it looks for directories of a build

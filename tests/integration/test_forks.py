@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.forking_program import TIMEOUT_S
 

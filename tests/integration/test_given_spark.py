@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import iscp
-from iscp.adapters.delta.spark.java import delta_jars, find_java
-from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
-from iscp.core.settings.session_needs import DEFAULT_FILES, FILE_NEEDS, JARS, S3_NEEDS, SESSION_NEEDS
+from iscp.model.settings.session_needs import DEFAULT_FILES, FILE_NEEDS, JARS, S3_NEEDS, SESSION_NEEDS
+from iscp.spark.java import delta_jars, find_java
+from iscp.spark.jvm_launch import default_cache_dir
 from tests import quick_spark
 
 pytestmark = pytest.mark.spark

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.rows.row_keys import key_hash, row_hashes
-from iscp.core.rows.key_ranges import condition_sql, hash_sql
+from iscp.delta.rows.row_keys import key_hash, row_hashes
+from iscp.model.rows.key_ranges import condition_sql, hash_sql
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

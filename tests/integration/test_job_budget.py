@@ -9,8 +9,8 @@ from math import inf
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import JobBudget
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import JobBudget
 
 pytestmark = pytest.mark.spark
 

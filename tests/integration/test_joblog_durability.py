@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.job.job_row import LogEntry
-from iscp.core.values.errors import NotOwner, OutcomeUnknown, StorageError
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.job.job_row import LogEntry
+from iscp.model.values.errors import NotOwner, OutcomeUnknown, StorageError
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job
 

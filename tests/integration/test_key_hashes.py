@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.row_keys import key_hashes
-from iscp.core.rows.key_ranges import hash_sql
+from iscp.delta.rows.row_keys import key_hashes
+from iscp.model.rows.key_ranges import hash_sql
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

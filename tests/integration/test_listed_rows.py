@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.commits import list_log
-from iscp.adapters.delta.source.open_table import RowLookup
-from iscp.adapters.delta.source.spark_read import LISTED_FILES_MAX, load_version, state_loader
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.delta.log.commits import list_log
+from iscp.delta.source.open_table import RowLookup
+from iscp.delta.source.spark_read import LISTED_FILES_MAX, load_version, state_loader
+from iscp.spark.session import SparkRuntime
 from tests.integration.views.conftest import bag
 
 pytestmark = pytest.mark.spark

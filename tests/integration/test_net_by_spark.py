@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.net_changes import (
+from iscp.delta.rows.net_changes import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DOUBTFUL,
@@ -20,13 +20,13 @@ from iscp.adapters.delta.rows.net_changes import (
     each_key,
     net_by_spark,
 )
-from iscp.core.rows.differences import Op
+from iscp.model.rows.differences import Op
 from tests.fakes.bags import Bag, Change, history_of, key_of, left, net
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

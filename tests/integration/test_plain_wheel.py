@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from iscp.core.values.untrusted_values import EXTRA_MODULES
+from iscp.model.values.untrusted_values import EXTRA_MODULES
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 250.0

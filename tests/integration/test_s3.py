@@ -14,9 +14,9 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 from deltalake.exceptions import CommitFailedError
 from obstore.store import from_url
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.fenced_table import FAILPOINT_COMMITTED
-from iscp.adapters.delta.log.commits import (
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.delta.joblog.fenced_table import FAILPOINT_COMMITTED
+from iscp.delta.log.commits import (
     APP_ID,
     commit_file,
     commit_stamp,
@@ -25,24 +25,24 @@ from iscp.adapters.delta.log.commits import (
     read_commit,
     table_exists,
 )
-from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.delta.sink.staging import FileStagedRanges
-from iscp.adapters.delta.sink.target_write import create_target
-from iscp.adapters.delta.source.change_source import DeltaProbe
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.table_files import read_note, write_note
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.build.build_task import BuildId
-from iscp.core.job.job_row import LogEntry
-from iscp.core.sql.sql_names import WEIGHT
-from iscp.core.values.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
-from iscp.core.values.watermark import Watermark
+from iscp.delta.sink.bag_write import VECTORS, BagWriter
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.sink.sink_position import tag_json
+from iscp.delta.sink.staging import FileStagedRanges
+from iscp.delta.sink.target_write import create_target
+from iscp.delta.source.change_source import DeltaProbe
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.build.build_task import BuildId
+from iscp.model.job.job_row import LogEntry
+from iscp.model.sql.sql_names import WEIGHT
+from iscp.model.values.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
+from iscp.model.values.watermark import Watermark
 from iscp.ports.sink import CommitTag, DeletionOrder, StagedState
 from iscp.ports.source import Rows
+from iscp.storage import files
+from iscp.storage.table_files import read_note, write_note
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking, s3_server

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.delta.selftest.self_test import LOCAL, ON_S3, ROUNDS, SelfTestError, self_test
-from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.storage.files import names
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.values.errors import StorageError
+from iscp.delta.selftest.self_test import LOCAL, ON_S3, ROUNDS, SelfTestError, self_test
+from iscp.model.values.errors import StorageError
+from iscp.spark.jvm_launch import LOG_STORE
+from iscp.spark.session import SparkRuntime
+from iscp.storage.files import names
+from iscp.system.http_exchange import free_port
 from tests.fakes.s3 import SECRET, FakeS3, asking, s3_server
 
 log = logging.getLogger(__name__)

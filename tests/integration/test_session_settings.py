@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import iscp
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine, heap_share_of, without_rules
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine, heap_share_of, without_rules
 from iscp.views.analysis.query_analysis import condition_analyzer
 
 pytestmark = pytest.mark.spark

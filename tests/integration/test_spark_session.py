@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from iscp.adapters.delta.spark.java import machine_bundle
-from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.core.values.errors import EngineError
+from iscp.model.values.errors import EngineError
+from iscp.spark.java import machine_bundle
+from iscp.spark.jvm_launch import LOG_STORE
+from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.spark_engine import SparkEngine
 from tests import quick_spark
 from tests.processes import gone_within
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 # A process of its own for each test that ends its JVM. It runs the given lines with `runtime`, and prints JSON.
 CHILD = """
 import json, os, pathlib, signal, sys, threading, time
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.session import SparkRuntime, SparkSettings
 conf = json.loads(os.environ["TEST_CONF"])
 def start(master="local[2]"):
     return SparkRuntime.start(
@@ -175,7 +175,7 @@ def test_rows_that_a_dead_jvm_was_to_keep_are_a_fault_that_passes(tmp_path: Path
     running = child(
         tmp_path,
         """
-from iscp.adapters.delta.spark.spark_frames import cached, release
+from iscp.spark.spark_frames import cached, release
 runtime = start()
 rows = runtime.root.range(5)
 held = cached(rows)
@@ -206,7 +206,7 @@ def test_a_spark_that_somebody_else_has_started_is_left_alone(spark_runtime: Spa
     assert [*tmp_path.iterdir()] == []  # no JVM was started for it
 
 
-@pytest.mark.further  # each time: tests/unit/adapters/delta/spark/test_jvm_launch.py
+@pytest.mark.further  # each time: tests/unit/spark/test_jvm_launch.py
 def test_the_user_wins_over_the_files_and_the_files_over_us(tmp_path: Path) -> None:
     conf_dir = tmp_path / "conf"
     conf_dir.mkdir()

@@ -15,20 +15,20 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import from_url
 
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.registry import ConsumerRegistry
-from iscp.bootstrap.shard_parts import LOG_PROBES
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import ErrorCode, IscpError, StorageError, TargetLost
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Watermark
+from iscp.app.registry import ConsumerRegistry
+from iscp.app.shard_parts import LOG_PROBES
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.engine.iteration_ports import SinkPool
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import ErrorCode, IscpError, StorageError, TargetLost
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import Rows
-from iscp.runtime.iteration.iteration_ports import SinkPool
-from iscp.runtime.worker.probe_pool import TargetProbes, WaitedTargets
+from iscp.schedule.probe_pool import TargetProbes, WaitedTargets
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3, delete_all
 

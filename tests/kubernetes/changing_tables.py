@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 
 from iscp.cli.demo.jobs import differences, lags_s
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import TemporaryError
+from iscp.model.values.errors import TemporaryError
 from tests.e2e.evidence import assert_in_order, sink_commits
 from tests.e2e.harness import read, upsert
 

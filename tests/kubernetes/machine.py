@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 
-from iscp.adapters.etcd.server import find_etcd
-from iscp.adapters.system.child_process import end, spawn, tail
+from iscp.etcd.server import find_etcd
+from iscp.system.child_process import end, spawn, tail
 from tests.kubernetes.credentials import Authority
 
 MACHINE = "machine-0"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.client.admin_client import Client
+from iscp.system.tls.tls_files import TlsFiles
 from tests import quick_spark
 from tests.chart.rendering import tool
 from tests.chart.values_file import CHART

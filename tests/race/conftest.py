@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from iscp.adapters.delta.selftest.commit_race import DELTA_RS, DeltaRsContender
+from iscp.delta.selftest.commit_race import DELTA_RS, DeltaRsContender
 from tests.race.jvms import Jvm
 
 if TYPE_CHECKING:

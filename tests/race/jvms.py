@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from iscp.adapters.delta.selftest.commit_race import Contender, StoreContender, hadoop_uri
-from iscp.adapters.delta.spark.java import delta_jars, find_java, log_store_jar, s3_jars, spark_jars
-from iscp.adapters.delta.spark.jvm_launch import LOG_STORE, default_cache_dir
+from iscp.delta.selftest.commit_race import Contender, StoreContender, hadoop_uri
+from iscp.spark.java import delta_jars, find_java, log_store_jar, s3_jars, spark_jars
+from iscp.spark.jvm_launch import LOG_STORE, default_cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

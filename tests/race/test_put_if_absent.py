@@ -21,8 +21,8 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from iscp.adapters.delta.selftest import commit_race as races
-from iscp.adapters.delta.selftest.commit_race import (
+from iscp.delta.selftest import commit_race as races
+from iscp.delta.selftest.commit_race import (
     Breach,
     Contender,
     DeltaRsContender,

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta.selftest.commit_race import (
+from iscp.delta.selftest.commit_race import (
     Breach,
     Contender,
     DeltaRsContender,
@@ -24,9 +24,9 @@ from iscp.adapters.delta.selftest.commit_race import (
     commit_file,
     race,
 )
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.s3_settings import LOG_STORE, s3_conf
-from iscp.adapters.system.http_exchange import free_port
+from iscp.storage import files
+from iscp.storage.s3_settings import LOG_STORE, s3_conf
+from iscp.system.http_exchange import free_port
 from tests.fakes.s3 import FakeS3, asking, s3_server
 from tests.race.jvms import AtOnce, Jvm
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.spark.session import SparkRuntime, SparkSettings
 from tests import quick_spark
 from tests.both_ways.keepers import BY_TURNS, Keeper
 from tests.random_logs.log_check import LogCheck

@@ -11,29 +11,29 @@ from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.staging import DeltaRetainedCommits
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.spark_read import DeltaRangeReader, file_lister, state_loader, table_opener
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.demo.lake import read
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome, Purpose
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.settings.config import DIRECT_BYTES_MAX, BuildConfig
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import ErrorCode, IscpError
-from iscp.core.values.ids import JobKey
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.sink.staging import DeltaRetainedCommits
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.delta.source.spark_read import DeltaRangeReader, file_lister, state_loader, table_opener
+from iscp.engine.iteration_ports import IterationPorts, SinkPool, refuse_unfit
+from iscp.engine.range_staging import SnapshotRangeBuilder
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome, Purpose
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.settings.config import DIRECT_BYTES_MAX, BuildConfig
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import ErrorCode, IscpError
+from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.iteration.iteration_ports import IterationPorts, SinkPool, refuse_unfit
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine
+from iscp.system.clock import SystemClock
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.both_ways.keepers import Brought, Keeper, RunKeeper, brought_by, kept_by_cluster, registered, request_of
 from tests.fakes.build_driver import BuildDriver

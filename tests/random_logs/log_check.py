@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.values.errors import PERMANENT_FROM, IscpError, PermanentError
+from iscp.model.values.errors import PERMANENT_FROM, IscpError, PermanentError
+from iscp.spark.session import SparkRuntime
 from tests.both_ways.keepers import Keeper
 from tests.random_logs.cases import Follower, Kind, LogCase
 from tests.random_logs.columns import COLUMNS, Row

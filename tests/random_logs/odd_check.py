@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.job.job_row import LogEntry
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.job.job_row import LogEntry
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import ErrorCode, IscpError
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.both_ways.keepers import NodeKeeper, Start, without_spark
 from tests.fakes.log_program import job
 from tests.random_logs.cases import Checkpoint, CheckpointKind, Deed, Dress, Follower, Placing, Step, Vector, Version

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.data_file import part_of
-from iscp.adapters.delta.rows.row_search import row_codes
-from iscp.adapters.duck.duck_engine import READ_LIMITS, DuckEngine, NotComputedError, ReadLimits
-from iscp.core.algebra.algebra import Table, TableRows
-from iscp.core.algebra.lookup_plan import LookupStep
-from iscp.core.sql.sql_names import path_of
+from iscp.algebra.algebra import Table, TableRows
+from iscp.algebra.duck_engine import READ_LIMITS, DuckEngine, NotComputedError, ReadLimits
+from iscp.algebra.lookup_plan import LookupStep
+from iscp.delta.rows.data_file import part_of
+from iscp.delta.rows.row_search import row_codes
+from iscp.model.sql.sql_names import path_of
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.signed_rows import TableChange
 from iscp.views.duck.duck_refresh import DuckRefresh

@@ -14,8 +14,8 @@ from random import Random
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
 from tests.both_ways.keepers import Brought, Keeper, RunKeeper, brought_by, kept_by_cluster, request_of
 from tests.integration.views.conftest import Lake, ViewBench
 from tests.random_views.cases import Case

@@ -14,13 +14,13 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.rows.row_search import row_codes
-from iscp.adapters.delta.spark.spark_errors import concerns_values
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.rows.differences import Op
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.totals import QueryTotals
+from iscp.algebra.algebra import TableRows
+from iscp.delta.rows.row_search import row_codes
+from iscp.model.rows.differences import Op
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.totals import QueryTotals
+from iscp.spark.spark_errors import concerns_values
+from iscp.spark.spark_frames import frame_of_arrow
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.algebra_reader import ResultKeys
 from iscp.views.catalyst.plan_tree import PlanNode, stored_input

@@ -26,11 +26,11 @@ from multiprocessing import Pool
 from random import Random
 from typing import Any
 
-from iscp.core.algebra.algebra import Expr, Group, Project, Rel, Table, TableRows
-from iscp.core.algebra.algebra_codec import algebra_document
-from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, GroupTotals, SummedRows, TouchedRows, key_columns
-from iscp.core.algebra.duck_text import identifier, leaf_name
-from iscp.core.sql.sql_names import WEIGHT
+from iscp.algebra.algebra import Expr, Group, Project, Rel, Table, TableRows
+from iscp.algebra.algebra_codec import algebra_document
+from iscp.algebra.change_plan import GROUP_ROWS, ChangePlan, GroupTotals, SummedRows, TouchedRows, key_columns
+from iscp.algebra.duck_text import identifier, leaf_name
+from iscp.model.sql.sql_names import WEIGHT
 from tests.fakes.algebras import FIELDS, NAMES, Drawn, number
 from tests.fakes.ducks import Bag, Ducks, Lake, Row
 from tests.random_views.moved_lakes import COMMITS_MAX, Change, Moved, after, by_table, history_of

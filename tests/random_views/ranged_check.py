@@ -7,9 +7,9 @@ from contextlib import closing
 from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.query.query_plan import NotRanged
-from iscp.core.values.totals import QueryTotals
+from iscp.algebra.algebra import TableRows
+from iscp.model.query_plan import NotRanged
+from iscp.model.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.group_changes import learn_totals, sums_finished
 from iscp.views.changes.signed_rows import Instants, TableChange

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
+from iscp.spark.jvm_launch import default_cache_dir
 from tests.chart.rendering import tool
 from tests.releasing.bill import settle_bill
 from tests.releasing.changelog import notes_of, read_fragments

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from iscp.coordination.lag import CLOCKS_APART_S, lag_of, of_the_future
-from iscp.coordination.membership.term import AWAITED_MIN
-from iscp.coordination.protocol.messages import DispatchTable
-from iscp.core.job.job_row import JobRow
-from iscp.core.rows import key_ranges
-from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.runtime.owner.checkpoint_saver import Checkpointer, SeenSources
+from iscp.cluster.membership.term import AWAITED_MIN
+from iscp.cluster.owner.checkpoint_saver import Checkpointer, SeenSources
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.messages import DispatchTable
+from iscp.model.rows import key_ranges
+from iscp.model.values.ids import JobKey, ShardId, TableEpoch
+from iscp.schedule.lag import CLOCKS_APART_S, lag_of, of_the_future
 from tests.simulation.trouble import Fault
 from tests.simulation.violation import expect
 

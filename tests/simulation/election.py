@@ -1,4 +1,4 @@
-"""A node campaigns for ownership. Stands for `iscp/adapters/etcd/owner_keys.py`, whose threads are here callbacks."""
+"""A node campaigns for ownership. Stands for `iscp/etcd/owner_keys.py`, whose threads are here callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.values.ids import Leader
+from iscp.model.values.ids import Leader
 from tests.simulation.etcd import Etcd, Watch
 from tests.simulation.lease import Lease
 

@@ -1,6 +1,6 @@
 """A node's engine: the real schedule over a Spark that takes its time, hangs, fails, and commits when it should not.
 
-Stands for `iscp/runtime/worker/scheduler.py`, `executor.py` and `runner.py`. A run reads the sink's position
+Stands for `iscp/schedule/scheduler.py`, `executor.py` and `runner.py`. A run reads the sink's position
 and the source, checks the guard and commits. What has passed the guard lands some time later, whatever becomes of its
 process: that is the zombie which the sink's compare-and-set is for.
 """
@@ -12,10 +12,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from iscp.coordination.further_tables import FurtherAnswer
-from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, StartShard, StopAllShards, Tick
-from iscp.coordination.schedule.iteration_outcomes import ScheduleTimes
-from iscp.coordination.schedule.schedule_events import (
+from iscp.engine.iteration_ports import applied, record_failure, unchanged
+from iscp.model.job.iteration import DataType, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.protocol.events import Reports, Seen, ShardStarted, ShardStopped, StartShard, StopAllShards, Tick
+from iscp.model.settings.config import BackoffConfig, ProbeConfig
+from iscp.model.values.errors import ErrorCode, IscpError
+from iscp.model.values.ids import ShardId
+from iscp.model.values.watermark import Position, SourceMark, Watermark
+from iscp.ports.consumer import Consumed
+from iscp.ports.source import SourceRange
+from iscp.schedule.further_tables import FurtherAnswer
+from iscp.schedule.iteration_outcomes import ScheduleTimes
+from iscp.schedule.schedule_events import (
     CancelIteration,
     IterationEnded,
     IterationStarted,
@@ -27,17 +37,7 @@ from iscp.coordination.schedule.schedule_events import (
     Submit,
     VerifyAnswered,
 )
-from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.job.iteration import DataType, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.settings.config import BackoffConfig, ProbeConfig
-from iscp.core.values.errors import ErrorCode, IscpError
-from iscp.core.values.ids import ShardId
-from iscp.core.values.watermark import Position, SourceMark, Watermark
-from iscp.ports.consumer import Consumed
-from iscp.ports.source import SourceRange
-from iscp.runtime.iteration.iteration_ports import applied, record_failure, unchanged
+from iscp.schedule.schedule_machine import Schedule
 from tests.simulation import poison
 from tests.simulation.sources import Commit, Kind
 from tests.simulation.violation import expect

@@ -1,4 +1,4 @@
-"""A simulated etcd: what `iscp/adapters/etcd` relies on of the server, and of its client's calls.
+"""A simulated etcd: what `iscp/etcd` relies on of the server, and of its client's calls.
 
 Keys with create and mod revisions, leases that the server checks every half second, watches that lag, are compacted
 or break. A call may be refused, be served and its answer lost, or be slow; a write is never repeated by the client.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.adapters.etcd.keys import Delete, Keys, Put
+from iscp.etcd.keys import Delete, Keys, Put
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

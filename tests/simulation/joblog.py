@@ -1,7 +1,7 @@
 """The job log: rows that last, written by one term at a time.
 
 Log stands for the Delta table and its fence, TermLog for one owner's handle of it
-(`iscp/adapters/delta/joblog/delta_job_log.py`): commits take time, may fail, and their answers may be lost.
+(`iscp/delta/joblog/delta_job_log.py`): commits take time, may fail, and their answers may be lost.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow, LogEntry
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.values.errors import NotOwner, OutcomeUnknown, StorageError
-from iscp.core.values.ids import JobKey
-from iscp.runtime.owner.job_log_writer import LogLimits
+from iscp.cluster.owner.job_log_writer import LogLimits
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobRow, LogEntry
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.values.errors import NotOwner, OutcomeUnknown, StorageError
+from iscp.model.values.ids import JobKey
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
 

@@ -1,4 +1,4 @@
-"""A lease kept alive by its node. Stands for `iscp/adapters/etcd/member_keys.py`, whose thread is here a timer."""
+"""A lease kept alive by its node. Stands for `iscp/etcd/member_keys.py`, whose thread is here a timer."""
 
 from __future__ import annotations
 

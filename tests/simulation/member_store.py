@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from iscp.adapters.etcd.keys import Changed, Compacted, EventType, KeyValue, Listing, WatchEvent, WatchItem, encoded
-from iscp.adapters.etcd.member_keys import MemberReads, MemberWatch
-from iscp.core.values.ids import Moment, NodeRecord
+from iscp.etcd.keys import Changed, Compacted, EventType, KeyValue, Listing, WatchEvent, WatchItem, encoded
+from iscp.etcd.member_keys import MemberReads, MemberWatch
+from iscp.model.values.ids import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, RELIST_S, Change, Etcd, Item, Link
 from tests.simulation.owner_ports import Asks
 
@@ -49,7 +49,7 @@ class MemberKeys(Asks):
 class KeyWatch:
     """One connection's watch: all changes from a revision on, in order and late, until it breaks or its time is over.
 
-    It stands for `Watch` of `iscp/adapters/etcd/watch.py` where that does not survive its connection.
+    It stands for `Watch` of `iscp/etcd/watch.py` where that does not survive its connection.
     """
 
     def __init__(self, process: Process, prefix: str, start_revision: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.coordination.builds.build_state import MergeRange, Prioritize, SplitRange
-from iscp.coordination.jobs.job_changes import Pause, Register, Reshard, Resume, Resync, Unregister, Update
-from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
-from iscp.core.build.build_task import depth
-from iscp.core.job.job_row import JobRow, Registration
-from iscp.core.rows.key_ranges import parent
-from iscp.core.values.ids import JobKey, ShardId
-from iscp.core.values.ring import Overrides
+from iscp.cluster.jobs.job_changes import Pause, Register, Reshard, Resume, Resync, Unregister, Update
+from iscp.model.build.build_state import MergeRange, Prioritize, SplitRange
+from iscp.model.build.build_task import depth
+from iscp.model.job.job_row import JobRow, Registration
+from iscp.model.protocol.events import MoveRequested, RebalanceRequested
+from iscp.model.rows.key_ranges import parent
+from iscp.model.values.ids import JobKey, ShardId
+from iscp.model.values.ring import Overrides
 from tests.simulation.builds.building import state_of
 from tests.simulation.specs import spec_json
 from tests.simulation.trouble import Wish
@@ -80,7 +80,7 @@ class Operators:
                 owner.owner.submit(Resume(row.key))
 
     def reshard(self, owner: Process, shard: ShardId, *, merge: bool) -> None:
-        """As `iscp/runtime/admin/operator_service.py` requests it: of one range, or of all."""
+        """As `iscp/server/admin/operator_service.py` requests it: of one range, or of all."""
         if not owner.owner.leads or (not merge and len(owner.owner.ranges(shard.table_id)) >= RANGES):
             return
         seen = frozenset(
@@ -126,7 +126,7 @@ class Operators:
         return spec_json(key, further=self._world.further(key))
 
     def job_id(self, owner: Process, last: str) -> str:
-        """As `iscp/runtime/admin/job_maker.py` draws it."""
+        """As `iscp/cluster/requests/job_maker.py` draws it."""
         last = max(self._last_ids.get(owner.node_id, ""), last)
         self._last_ids[owner.node_id] = job_id = self._world.parts.job_id(owner.wall_s, last)
         return job_id

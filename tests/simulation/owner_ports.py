@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.core.values.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
-from iscp.core.values.ids import Leader, Moment, NodeRecord
-from iscp.core.values.ring import Overrides
+from iscp.model.values.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
+from iscp.model.values.ids import Leader, Moment, NodeRecord
+from iscp.model.values.ring import Overrides
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
 from tests.simulation.violation import expect

@@ -8,12 +8,17 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from iscp.coordination.invariants import check_owner
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Request, Resume, Resync, Unregister, Update
-from iscp.coordination.membership.membership import Roll
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.invariants import check_owner
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import Pause, Register, Request, Resume, Resync, Unregister, Update
+from iscp.cluster.membership.membership import Roll
+from iscp.cluster.owner.checkpoint_saver import Checkpointer
+from iscp.cluster.owner.job_log_writer import LogWriter
+from iscp.cluster.owner.owner_events import JobLogAccess, OwnerHooks
+from iscp.cluster.owner.owner_loop import OwnerLoop, Revoker
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.events import (
     Decided,
     Decision,
     FromNode,
@@ -27,17 +32,12 @@ from iscp.coordination.protocol.events import (
     RowsMoved,
     Tick,
 )
-from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
-from iscp.core.values.ids import JobKey, Leader, Moment, NodeRecord
-from iscp.core.values.ring import Overrides
+from iscp.model.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
+from iscp.model.values.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
+from iscp.model.values.ids import JobKey, Leader, Moment, NodeRecord
+from iscp.model.values.ring import Overrides
 from iscp.ports.cluster import ClusterPorts
-from iscp.runtime.loop.inbox import EVENTS_MAX
-from iscp.runtime.owner.checkpoint_saver import Checkpointer
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.owner_events import JobLogAccess, OwnerHooks
-from iscp.runtime.owner.owner_loop import OwnerLoop, Revoker
+from iscp.system.inbox import EVENTS_MAX
 from tests.simulation.joblog import CONFIG, LIMITS, TermLog
 from tests.simulation.owner_ports import (
     OwnerCheckpoints,

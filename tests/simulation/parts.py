@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from iscp.adapters.etcd.member_keys import MemberReads
-from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.coordination.lag import GlobalCheckpoint, SteadyTime
-from iscp.coordination.membership.membership import Roll
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import CoordinationTimes
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.values.ids import next_job_id
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.owner_loop import OwnerLoop, Revoker
+from iscp.cluster.builds.builder import Builder, BuildWorker
+from iscp.cluster.membership.membership import Roll
+from iscp.cluster.owner.job_log_writer import LogWriter
+from iscp.cluster.owner.owner_loop import OwnerLoop, Revoker
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.etcd.member_keys import MemberReads
+from iscp.model.protocol.events import CoordinationTimes
+from iscp.model.values.ids import next_job_id
+from iscp.schedule.lag import GlobalCheckpoint, SteadyTime
 from tests.simulation.builds.built_run import BuiltRun
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Engine, Run

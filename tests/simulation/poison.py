@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from iscp.core.values.errors import IscpError
-from iscp.core.values.watermark import Position, Watermark
+from iscp.model.values.errors import IscpError
+from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.consumer import Consumed
 
 TEXTS = ("half a character: \ud800", "\x00\x1b[2J\u202e", "", "x" * 20_000, "{", "[" * 10_000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from iscp.core.values.ids import Moment, NodeRecord
+from iscp.model.values.ids import Moment, NodeRecord
 from tests.simulation.builds.building import Building
 from tests.simulation.etcd import Client, Watch
 from tests.simulation.member_store import KeyWatch, follow_members, reads_of
@@ -119,7 +119,7 @@ class Process:
             self.run_for_owner()
 
     def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
-        """As `iscp/runtime/node/node.py` passes it on."""
+        """As `iscp/cluster/node.py` passes it on."""
         self.registration.on_members_changed(members, moment)
         self.owner.on_members_changed(members, moment)
 

@@ -12,18 +12,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.watermark_record import Piece, WatermarkRecord, parse_record, record_key
-from iscp.core.rows import key_ranges
-from iscp.core.values.errors import Conflict, ErrorCode, Superseded
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark, later
+from iscp.engine.apply_run import IterationRetriever
+from iscp.engine.iteration_ports import JobRun, applied, reconciled, unchanged
+from iscp.engine.range_staging import RangePosition, read_position
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.watermark_record import Piece, WatermarkRecord, parse_record, record_key
+from iscp.model.rows import key_ranges
+from iscp.model.values.errors import Conflict, ErrorCode, Superseded
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark, later
 from iscp.ports.consumer import Consumed, Needs
 from iscp.ports.source import SourceRange
-from iscp.runtime.iteration.apply_run import IterationRetriever
-from iscp.runtime.iteration.iteration_ports import JobRun, applied, reconciled, unchanged
-from iscp.runtime.iteration.range_staging import RangePosition, read_position
 from tests.simulation.engine import Run, failed
 from tests.simulation.violation import expect
 
@@ -95,7 +95,7 @@ def keys_of(range_id: int) -> range:
 
 
 class RangedRun(Run):
-    """As `_open_run` of `iscp/runtime/iteration/applier.py` goes on from where the sink's records say."""
+    """As `_open_run` of `iscp/engine/applier.py` goes on from where the sink's records say."""
 
     _reached: dict[int, Watermark]
 

@@ -1,7 +1,7 @@
 """A node's name in etcd, and who else is there.
 
-Registration stands for `iscp/runtime/node/node.py` with `EtcdMembership.register`
-(`iscp/adapters/etcd/member_keys.py`).
+Registration stands for `iscp/cluster/node.py` with `EtcdMembership.register`
+(`iscp/etcd/member_keys.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.values.ids import Moment, NodeRecord
+from iscp.model.values.ids import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.lease import Lease
 

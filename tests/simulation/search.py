@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.invariants import check_no_double_run, check_owner, check_worker
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.events import (
     CheckElection,
     CoordinationTimes,
     Deposed,
@@ -48,11 +50,9 @@ from iscp.coordination.protocol.events import (
     Tick,
     WorkerEvent,
 )
-from iscp.coordination.protocol.messages import Acknowledge, Sync
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import InvariantBroken
-from iscp.core.values.ids import JobKey, Leader, NodeRecord, ShardId
+from iscp.model.protocol.messages import Acknowledge, Sync
+from iscp.model.values.errors import InvariantBroken
+from iscp.model.values.ids import JobKey, Leader, NodeRecord, ShardId
 from tests.fakes.rings import step_with_rings
 from tests.simulation.search_state import Life, Message, State, copied, copied_owner, fingerprint, owned
 from tests.simulation.violation import ViolationError

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from iscp.coordination import placement
-from iscp.coordination.membership.assignments import Assignments, SecondCopies
-from iscp.coordination.membership.term import Peer, Term, Timers
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
-from iscp.coordination.reports import Outbox
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.values.ids import Leader, NodeRecord, ShardId
+from iscp.cluster import placement
+from iscp.cluster.membership.assignments import Assignments, SecondCopies
+from iscp.cluster.membership.term import Peer, Term, Timers
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.model.protocol.messages import NodeMessage, OwnerMessage
+from iscp.model.values.ids import Leader, NodeRecord, ShardId
+from iscp.schedule.reports import Outbox
 
 
 @dataclass(slots=True)

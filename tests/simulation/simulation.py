@@ -1,6 +1,6 @@
 """One run: faults for a while, then calm, in which the cluster has to converge and then be idle.
 
-Safety is checked whenever something happens; see Checks, Sink, Log and `iscp/coordination/invariants.py`.
+Safety is checked whenever something happens; see Checks, Sink, Log and `iscp/cluster/invariants.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from iscp.coordination.builds.build_state import SetPriority
-from iscp.coordination.lag import of_the_future
-from iscp.coordination.protocol.events import RebalanceRequested
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import InvariantBroken
-from iscp.core.values.ids import JobKey
+from iscp.model.build.build_state import SetPriority
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.events import RebalanceRequested
+from iscp.model.values.errors import InvariantBroken
+from iscp.model.values.ids import JobKey
+from iscp.schedule.lag import of_the_future
 from tests.simulation.builds.building import state_of
 from tests.simulation.election import leader_of
 from tests.simulation.parts import REAL, Parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
+from iscp.model.values.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
 from tests.simulation.violation import expect
 
 

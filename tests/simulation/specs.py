@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from iscp.core.values.ids import JobKey
+from iscp.model.values.ids import JobKey
 
 
 def spec_json(key: JobKey, priority: int = 0, further: Sequence[str] = ()) -> str:

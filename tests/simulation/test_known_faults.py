@@ -1,6 +1,6 @@
 """Faults known from systems like this one, each by the number that the tests of the machines use too.
 
-Those that one machine alone shows are in `tests/unit/coordination/test_owner_machine.py` and
+Those that one machine alone shows are in `tests/unit/cluster/test_owner_machine.py` and
 `test_owner_machine_shards.py`: 1, 3, 5, 6 and 11.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.protocol.events import ShardWanted
-from iscp.core.values.ids import ShardId
-from iscp.core.values.ring import Overrides
+from iscp.model.protocol.events import ShardWanted
+from iscp.model.values.ids import ShardId
+from iscp.model.values.ring import Overrides
 from tests.fakes.loopback import TIMES, Loopback
 from tests.simulation.mutant_troubles import CROWD, OWNERS_CHANGE
 from tests.simulation.simulation import simulate

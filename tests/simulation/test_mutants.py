@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 
-from iscp.coordination.protocol.events import MembersChanged
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.values.errors import InvariantBroken
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.model.protocol.events import MembersChanged
+from iscp.model.values.errors import InvariantBroken
 from tests.fakes.loopback import TIMES, Loopback
 from tests.simulation.dropped.worker import BelievesAnyOwner
 from tests.simulation.mutants import BUDGET, MUTANTS, SEARCHED, convicting, convicts

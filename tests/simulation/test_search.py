@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.coordination.membership.assignments import Assignments
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import OwnerEffect, OwnerEvent
-from iscp.core.values.ids import ShardId
+from iscp.cluster.membership.assignments import Assignments
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.protocol.events import OwnerEffect, OwnerEvent
+from iscp.model.values.ids import ShardId
 from tests.simulation.search import Bounds, Search
 from tests.simulation.violation import ViolationError
 

@@ -1,6 +1,6 @@
 """Messages between nodes, in the real queues, frames and codec; each frame may be lost, doubled or late.
 
-Stands for the streams of `iscp/adapters/grpc/node`, which may break and be opened again at any moment: so frames come
+Stands for the streams of `iscp/server/node`, which may break and be opened again at any moment: so frames come
 in any order. A way is cut in one direction or both.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.adapters.grpc.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.node.node_server import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
-from iscp.coordination.membership.assignments import Holder
-from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, NodeMessage, OwnerMessage
-from iscp.core.values.ids import NodeRecord
+from iscp.client.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
+from iscp.cluster.membership.assignments import Holder
+from iscp.model.protocol.messages import Acknowledge, Alive, Checkpoint, NodeMessage, OwnerMessage
+from iscp.model.values.ids import NodeRecord
+from iscp.server.node.node_server import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
 from iscp.wire.v1 import node_pb2 as pb
 from tests.simulation.poison import GARBAGE
 from tests.simulation.violation import expect

@@ -1,12 +1,13 @@
-"""A node's own part. Stands for `iscp/runtime/worker/worker_loop.py`; the machine is the real one."""
+"""A node's own part. Stands for `iscp/cluster/worker_loop.py`; the machine is the real one."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
-from iscp.coordination.invariants import check_worker
-from iscp.coordination.protocol.events import (
+from iscp.cluster.invariants import check_worker
+from iscp.cluster.worker_machine import WorkerMachine
+from iscp.model.protocol.events import (
     CheckElection,
     ElectionChecked,
     FromOwner,
@@ -22,8 +23,7 @@ from iscp.coordination.protocol.events import (
     WorkerEffect,
     WorkerEvent,
 )
-from iscp.coordination.protocol.messages import OwnerMessage
-from iscp.coordination.worker_machine import WorkerMachine
+from iscp.model.protocol.messages import OwnerMessage
 from tests.simulation.election import leader_of
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from random import Random
 
 from greenlet import getcurrent, greenlet
 
-from iscp.core.job.iteration import Iteration
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import JobKey, ShardId
+from iscp.model.job.iteration import Iteration
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.ids import JobKey, ShardId
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks as BuildChecks
 from tests.simulation.builds.kept import KeptVersions

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from iscp import errors as public
-from iscp.adapters.grpc.channel.grpc_errors import status_of
-from iscp.core.values import errors
-from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.client.channel.grpc_errors import status_of
+from iscp.model.values import errors
+from iscp.model.values.errors import ErrorCode, IscpError
 from tests.site.page_text import site_text
 from tests.site.tables import plain, table
 

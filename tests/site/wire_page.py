@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from iscp import __version__
-from iscp.adapters.gateway.json_calls import METHODS, document, media_type, path_of
-from iscp.core.access.service_table import SERVICES, Rule, Scope, ServiceRow
+from iscp.model.access.service_table import SERVICES, Rule, Scope, ServiceRow
+from iscp.server.http.json_calls import METHODS, document, media_type, path_of
 from tests.site.tables import code, plain, table
 
 PROTO = Path(__file__).parents[2] / "proto/iscp/wire/v1"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.errors import IscpError
+from iscp.model.job.job_row import JobState, Reason
+from iscp.model.values.errors import IscpError
 from tests.soak.comparing import compare
 from tests.soak.faults import Fault, order_of_faults, strike
 from tests.soak.growth import MIB, Verdict, judge_processes, judge_stores

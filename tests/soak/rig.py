@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.api.api_views import JobView
-from iscp.core.values.errors import TemporaryError
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.model.api.api_views import JobView
+from iscp.model.values.errors import TemporaryError
+from iscp.system.clock import SystemClock
 from tests.e2e.harness import Process
 from tests.e2e.many_nodes import ManyNodes
 from tests.soak.links import Links

@@ -12,7 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
 from tests.soak.rig import Rig, family
 
 PAGE_BYTES = 4_096

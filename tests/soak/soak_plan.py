@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec import to_spec_json
-from iscp.core.spec.spec_parsing import ViewFields
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.spec.spec import to_spec_json
+from iscp.model.spec.spec_parsing import ViewFields
 
 WHERE = "state <> 'gone' AND amount > 100"
 """The rows that a filtered replica keeps, in the SQL of Spark and of DuckDB alike."""

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from iscp.bootstrap.compose import KILL_AFTER_S
-from iscp.bootstrap.configuration.settings import load_settings
-from iscp.core.settings.config import ADMIN_PORT, NodeConfig
+from iscp.app.compose import KILL_AFTER_S
+from iscp.app.settings import load_settings
+from iscp.model.settings.config import ADMIN_PORT, NodeConfig
 from iscp.wire.v1 import admin_pb2
 from tests.chart.installations import INSTALLATIONS, SMALLEST
 from tests.chart.rendering import KUBERNETES, HelmRefusedError, Manifest, Rendered, render, run_helm, tool

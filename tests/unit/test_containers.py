@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from iscp.adapters.etcd.server import release_fault
+from iscp.etcd.server import release_fault
 from tests.chart.values_file import CHART
 from tests.containers.engine import HINT, find_engine, sockets
 from tests.containers.go_programs import CURRENT_ETCD, NAMES, SOURCES, NotBuiltError, build, current_etcd, kept

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from iscp.core.values.untrusted_values import DISTRIBUTION, install_command
+from iscp.model.values.untrusted_values import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = re.compile(

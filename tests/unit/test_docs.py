@@ -22,8 +22,17 @@ import click
 import pytest
 
 import iscp as package
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.watched_keys import (
+from iscp.app.settings import load_settings
+from iscp.cli.iscp import iscp
+from iscp.cli.iscp_admin import cli as iscp_admin
+from iscp.cli.job.job_file import read_jobs
+from iscp.cli.view.view_commands import UPKEEP_WORDS
+from iscp.client.access_client import AccessClient
+from iscp.client.build_client import BuildClient
+from iscp.client.feed_client import FeedClient
+from iscp.client.operator_client import OperatorClient
+from iscp.etcd.keys import Keys
+from iscp.etcd.watched_keys import (
     BUILT,
     DONE,
     KEPT,
@@ -35,25 +44,16 @@ from iscp.adapters.etcd.watched_keys import (
     BuildKeys,
     TokenKeys,
 )
-from iscp.bootstrap.configuration.settings import load_settings
-from iscp.cli.iscp import iscp
-from iscp.cli.iscp_admin import cli as iscp_admin
-from iscp.cli.job.job_file import read_jobs
-from iscp.cli.view.view_commands import UPKEEP_WORDS
-from iscp.client.access_client import AccessClient
-from iscp.client.build_client import BuildClient
-from iscp.client.feed_client import FeedClient
-from iscp.client.operator_client import OperatorClient
-from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
-from iscp.core.api.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
-from iscp.core.build.build_progress import BuildTaskView, BuildView
-from iscp.core.job.iteration import DataType, HistoryEntry
-from iscp.core.job.job_row import JobStatus
-from iscp.core.job.start_rule import Comparison, Sample
-from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.settings.config import settings
-from iscp.core.settings.variables import NOT_SETTINGS, setting_variable
-from iscp.core.values.errors import ErrorCode
+from iscp.model.api.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
+from iscp.model.build.build_progress import BuildTaskView, BuildView
+from iscp.model.job.iteration import DataType, HistoryEntry
+from iscp.model.job.job_row import JobStatus
+from iscp.model.job.start_rule import Comparison, Sample
+from iscp.model.job.watermark_record import WatermarkRecord
+from iscp.model.protocol.messages import Announce, Checkpoint, Sync
+from iscp.model.settings.config import settings
+from iscp.model.settings.variables import NOT_SETTINGS, setting_variable
+from iscp.model.values.errors import ErrorCode
 from tests.chart.values_file import CHART, read_values
 from tests.limits import main as limits
 from tests.metrics_page import NAMES_OF_METRICS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.values.errors import ConfigurationError
-from iscp.core.values.ids import Leader, NodeRecord
+from iscp.model.values.errors import ConfigurationError
+from iscp.model.values.ids import Leader, NodeRecord
 from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from iscp.core.settings.config import ADMIN_PORT
+from iscp.model.settings.config import ADMIN_PORT
 from tests.chart.values_file import CHART
 
 ROOT = CHART.parents[2]

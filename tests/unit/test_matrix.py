@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.spark.java import VERSIONS
+from iscp.spark.java import VERSIONS
 from tests.matrix import (
     COMBINATIONS,
     JAVAS,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.job.start_rule import NotBefore, StartNow, TriggerFacts
+from iscp.model.job.start_rule import NotBefore, StartNow, TriggerFacts
 from tests.page_blocks import Block, blocks_of
 from tests.page_run import PageRun
 

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from iscp.cli.iscp_admin import cli
 from iscp.cli.run.run_output import outcome_words, show_line, show_summary
 from iscp.cli.shell.render import progress_lines
-from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.progress import RunProgress
+from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.spec.spec_parsing import parse_spec
+from iscp.model.values.progress import RunProgress
 from tests.fakes.fuzzed_node import FuzzedNode
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ CHECKS: Mapping[str, Callable[[Shown, FuzzedNode], None]] = {
     '{"trigger": ': is_a_spec,
     "progress  ": is_the_progress_of,
     "1 of 2  copy": is_printed_by_a_run,
-    "lake > cli > bootstrap": is_the_order_of_layers,
+    "lake > cli > app": is_the_order_of_layers,
 }
 """By how a block begins."""
 

@@ -24,7 +24,7 @@ DIAGRAM = "```mermaid\nstateDiagram-v2\n  a --> b: <go>\n```\n"
         ("docs/README.md", "[README](../README.md) [adr](adr/README.md)", "[README](index.md) [adr](adr/README.md)"),
         ("docs/adr/README.md", "[c](../../CONTRIBUTING.md)", "[c](../contributing.md)"),
         ("README.md", "![p](docs/demo.svg) [docs](docs/README.md)", "![p](demo.svg) [docs](pages.md)"),
-        ("docs/iterations.md", "[the loop](../iscp/runtime/x.py)", "the loop (`iscp/runtime/x.py`)"),
+        ("docs/iterations.md", "[the loop](../iscp/engine/x.py)", "the loop (`iscp/engine/x.py`)"),
         ("docs/api.md", "[`proto`](../proto/iscp)", "`proto`"),
         ("docs/jobs.md", "`a[0](b.py)`\n```python\nf[1](../x.md)\n```", "`a[0](b.py)`\n```python\nf[1](../x.md)\n```"),
         ("docs/cli.md", "| `table\\|wide` | a \\| b |", "| `table|wide` | a \\| b |"),

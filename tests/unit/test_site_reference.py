@@ -10,10 +10,10 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from iscp import errors
-from iscp.adapters.gateway.json_calls import METHODS
-from iscp.core.access.service_table import SERVICES, Scope
-from iscp.core.settings.config import settings
-from iscp.core.values.errors import ErrorCode
+from iscp.model.access.service_table import SERVICES, Scope
+from iscp.model.settings.config import settings
+from iscp.model.values.errors import ErrorCode
+from iscp.server.http.json_calls import METHODS
 from tests.site import benchmark_page, command_page, error_page, python_page, setting_page, tables, wire_page
 
 

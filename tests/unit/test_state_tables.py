@@ -24,10 +24,11 @@ from iscp.changefeed.model.lock_queue import (
     Sampled,
     Waiting,
 )
-from iscp.coordination.membership.assignments import SHARD_STATES, ShardState
-from iscp.coordination.membership.term import PEER_PHASES
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.membership.assignments import SHARD_STATES, ShardState
+from iscp.cluster.membership.term import PEER_PHASES
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.worker_machine import NODE_SHARD_STATES, WorkerMachine
+from iscp.model.protocol.events import (
     Elected,
     ElectionChecked,
     FromNode,
@@ -46,7 +47,7 @@ from iscp.coordination.protocol.events import (
     Tick,
     WorkerEvent,
 )
-from iscp.coordination.protocol.messages import (
+from iscp.model.protocol.messages import (
     Acknowledge,
     Announce,
     DispatchTable,
@@ -55,12 +56,11 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     Sync,
 )
-from iscp.coordination.schedule.maintenance_turns import MAINTENANCE_PHASES, MaintenanceHeap, Phase
-from iscp.coordination.worker_machine import NODE_SHARD_STATES, WorkerMachine
-from iscp.core.settings.config import BackoffConfig
-from iscp.core.values.errors import InvariantBroken, QueueFull, TimedOut
-from iscp.core.values.ids import Leader, NodeRecord, ShardId, TableEpoch
-from iscp.core.values.state_table import StateTable
+from iscp.model.settings.config import BackoffConfig
+from iscp.model.values.errors import InvariantBroken, QueueFull, TimedOut
+from iscp.model.values.ids import Leader, NodeRecord, ShardId, TableEpoch
+from iscp.model.values.state_table import StateTable
+from iscp.schedule.maintenance_turns import MAINTENANCE_PHASES, MaintenanceHeap, Phase
 from tests.diagrams import MACHINES, ROOT, comment, main
 from tests.fakes.loopback import TIMES, job, report
 from tests.fakes.rings import step_with_rings

@@ -8,7 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-ROOMS = ("adapters/delta", "changefeed", "consumers", "index", "runtime", "views")
+ROOMS = (
+    "changefeed",
+    "cluster",
+    "consumers",
+    "delta",
+    "engine",
+    "index",
+    "schedule",
+    "spark",
+    "standalone",
+    "storage",
+    "views",
+)
 """Rooms whose modules name files of tables."""
 
 OPENING = frozenset(
@@ -33,20 +45,19 @@ OPENING = frozenset(
 """Calls that open a file by its path, or decode one."""
 
 OWN = {
-    "adapters/delta/joblog": "the job log is the operator's, and lies below no root of an account",
-    "adapters/delta/selftest": "files that this process has just made",
-    "adapters/delta/sessions": "jars of this installation",
-    "adapters/delta/spark": "Java, jars and settings of this installation",
+    "delta/joblog": "the job log is the operator's, and lies below no root of an account",
+    "delta/selftest": "files that this process has just made",
+    "spark": "Java, jars and settings of this installation",
     "index/embedding": "models of this installation",
 }
 
 ALLOWED = {
-    "adapters/delta/storage/table_files.py": {"LocalFileSystem", "open", "open_input_file", "read_bytes"},
-    "adapters/delta/storage/regular_files.py": {"open"},
-    "adapters/delta/storage/bounded_parquet.py": {"ParquetFile"},
-    "adapters/delta/storage/files.py": {"open"},  # a new file, under a name of its own
-    "adapters/delta/storage/dataset_trial.py": {"dataset", "read_text"},  # in a process that may die; its own notes
-    "adapters/delta/storage/locations.py": {"read_text"},  # /proc
+    "storage/table_files.py": {"LocalFileSystem", "open", "open_input_file", "read_bytes"},
+    "storage/regular_files.py": {"open"},
+    "storage/bounded_parquet.py": {"ParquetFile"},
+    "storage/files.py": {"open"},  # a new file, under a name of its own
+    "storage/dataset_trial.py": {"dataset", "read_text"},  # in a process that may die; its own notes
+    "storage/locations.py": {"read_text"},  # /proc
     "changefeed/table/file_writer.py": {"read_metadata"},  # of an empty file in memory
     "index/lance/lance_access.py": {"dataset"},  # after the guard of datasets
 }

@@ -204,11 +204,11 @@ def test_unit_tests_lie_where_their_modules_do() -> None:
 
 def test_a_test_of_no_module_and_one_in_another_room_are_misplaced() -> None:
     unit = ROOT / "tests" / "unit"
-    assert misplaced(unit / "core" / "test_anything.py")
+    assert misplaced(unit / "model" / "test_anything.py")
     assert misplaced(unit / "cli" / "test_digest.py")
     assert misplaced(unit / "corridor" / "test_job_row.py")
     assert not any(
-        misplaced(unit / "core" / "job" / f"test_{name}.py") for name in ("job_row", "job_row_reports", "job_values")
+        misplaced(unit / "model" / "job" / f"test_{name}.py") for name in ("job_row", "job_row_reports", "job_values")
     )
 
 

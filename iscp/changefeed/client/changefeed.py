@@ -20,11 +20,6 @@ from typing import TypeAlias
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from iscp.adapters.delta.storage.files import missing_parent
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.client.input_rows import OrderBy, Rows, Ulids, prepare
 from iscp.changefeed.client.lock_wait import Pool, Transaction, wait_for_lock
 from iscp.changefeed.client.reader import FeedReader, Page, Purged, bounds_of
@@ -33,11 +28,16 @@ from iscp.changefeed.model.lock_queue import FeedLocks, HeldLock, IncidentReport
 from iscp.changefeed.model.ulid import Cursor, StoredCursor
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable, PurgedFiles, purge_files
-from iscp.core.settings.config import EtcdConfig
-from iscp.core.settings.config_faults import port_of
-from iscp.core.values.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
-from iscp.core.values.untrusted_values import column_names, refuse_missing_parent, require, require_seconds
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
+from iscp.model.settings.config import EtcdConfig
+from iscp.model.settings.config_faults import port_of
+from iscp.model.values.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
+from iscp.model.values.untrusted_values import column_names, refuse_missing_parent, require, require_seconds
 from iscp.ports.system import Clock, Failpoints
+from iscp.storage.files import missing_parent
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 
 class Cursors:

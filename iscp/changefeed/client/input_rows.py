@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from iscp.changefeed.model.ulid import UlidPlace, ulid_text
 from iscp.changefeed.table.feed_schema import ulid_columns
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import require, require_unicode
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import require, require_unicode
 
 Rows: TypeAlias = Any
 """pa.Table, pa.RecordBatch, a list of dicts, a data frame of pandas or Spark, or an object with `__arrow_c_stream__` or

@@ -21,7 +21,6 @@ from typing import Generic, TypeVar, assert_never
 
 import pyarrow as pa
 
-from iscp.adapters.system.child_process import Before, refuse_fork
 from iscp.changefeed.client.input_rows import OrderBy, Prepared, Rows, Ulids, prepare
 from iscp.changefeed.model.lock_queue import (
     Acquired,
@@ -47,8 +46,9 @@ from iscp.changefeed.model.lock_queue import (
 from iscp.changefeed.model.ulid import DRAWN_BYTES, NO_ULIDS, UlidPlace, begin
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
-from iscp.core.values.errors import FeedIncident, InvalidRequest, InvariantBroken, TemporaryError, TimedOut
+from iscp.model.values.errors import FeedIncident, InvalidRequest, InvariantBroken, TemporaryError, TimedOut
 from iscp.ports.system import Clock, Failpoints
+from iscp.system.child_process import Before, refuse_fork
 
 T = TypeVar("T")
 

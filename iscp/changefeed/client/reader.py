@@ -15,20 +15,20 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from iscp.adapters.delta.log.table_opening import bring_up, open_delta
-from iscp.adapters.delta.source.change_source import DeltaProbe
-from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.locations import place
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
 from iscp.changefeed.etcd.locks import EtcdFeedCursors
 from iscp.changefeed.model.ulid import ULID_BYTES, Cursor, parse_ulid, slowest, ulid_text, ulid_time_ms
 from iscp.changefeed.table.feed_table import FeedTable, read_purged
 from iscp.changefeed.table.page_reader import FeedPage, PageReader
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import InvalidRequest, StorageError, TableNotFound
-from iscp.core.values.untrusted_values import require
+from iscp.delta.log.table_opening import bring_up, open_delta
+from iscp.delta.source.change_source import DeltaProbe
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import InvalidRequest, StorageError, TableNotFound
+from iscp.model.values.untrusted_values import require
 from iscp.ports.system import Clock, Failpoints
+from iscp.storage.delta_errors import delta_faults
+from iscp.storage.locations import place
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
 
-from iscp.adapters.etcd.channels import EtcdLeaseGoneError
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import CURSORS, Compare, Delete, Get, Keys, KeyValue, Put
-from iscp.adapters.etcd.member_keys import EtcdLease
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
 from iscp.changefeed.model.ulid import Cursor, StoredCursor
-from iscp.core.values.errors import (
+from iscp.etcd.channels import EtcdLeaseGoneError
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import CURSORS, Compare, Delete, Get, Keys, KeyValue, Put
+from iscp.etcd.member_keys import EtcdLease
+from iscp.model.values.errors import (
     ConfigurationError,
     Conflict,
     InvalidRequest,
@@ -36,7 +36,7 @@ from iscp.core.values.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from iscp.core.values.untrusted_values import require
+from iscp.model.values.untrusted_values import require
 from iscp.ports.system import Clock
 
 

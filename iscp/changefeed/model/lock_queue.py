@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from iscp.core.build.build_task import BuildId
-from iscp.core.values.state_table import StateTable
+from iscp.model.build.build_task import BuildId
+from iscp.model.values.state_table import StateTable
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.system import Guard
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import NamedTuple
 
-from iscp.core.values.errors import ConfigurationError, CursorBehind, InvalidRequest
-from iscp.core.values.untrusted_values import require
+from iscp.model.values.errors import ConfigurationError, CursorBehind, InvalidRequest
+from iscp.model.values.untrusted_values import require
 
 ULID_BYTES = 16
 DRAWN_BYTES = 10

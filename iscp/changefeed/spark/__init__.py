@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.values.untrusted_values import import_name
+from iscp.model.values.untrusted_values import import_name
 
 if TYPE_CHECKING:
     from iscp.changefeed.spark.api import read, register

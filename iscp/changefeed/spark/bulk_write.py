@@ -27,20 +27,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.spark.spark_frames import spark_schema
-from iscp.adapters.delta.storage import files as storage
-from iscp.adapters.delta.storage.bounded_parquet import open_parquet
-from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, delta_faults
-from iscp.adapters.delta.storage.locations import local_path, place
-from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
 from iscp.changefeed.spark.functions import listed, ulid_of, ulid_text_of
 from iscp.changefeed.spark.stream import spark_place
 from iscp.changefeed.table.feed_schema import KEY, NET, OPERATION, ROW, ULID, ULID_TEXT, VERSION, FeedDescription
 from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS, file_stats
-from iscp.core.sql.sql_names import quoted
-from iscp.core.values.errors import Conflict, EngineError, InvalidRequest
+from iscp.model.sql.sql_names import quoted
+from iscp.model.values.errors import Conflict, EngineError, InvalidRequest
+from iscp.spark.spark_errors import spark_faults
+from iscp.spark.spark_frames import spark_schema
+from iscp.storage import files as storage
+from iscp.storage.bounded_parquet import open_parquet
+from iscp.storage.delta_errors import MESSAGE_LENGTH_MAX, delta_faults
+from iscp.storage.locations import local_path, place
+from iscp.storage.table_files import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.changefeed.model.ulid import ALPHABET, TEXT_CHARS, ULID_BYTES, UlidPlace, ulid_text
+from iscp.spark.spark_errors import spark_faults
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

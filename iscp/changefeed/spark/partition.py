@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.delta.storage.bounded_parquet import open_parquet
-from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.page_reader import groups_between
+from iscp.storage.bounded_parquet import open_parquet
+from iscp.storage.delta_errors import delta_faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,20 +29,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.log.table_opening import bring_up, list_again, open_delta
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.locations import on_s3, place
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import ULID_BYTES, Cursor, parse_ulid, ulid_text
 from iscp.changefeed.spark.functions import listed
 from iscp.changefeed.spark.partition import FeedPart, part_columns, read_part
 from iscp.changefeed.table.feed_schema import SHARD, ULID_TEXT
 from iscp.changefeed.table.feed_table import FeedTable, read_purged
 from iscp.changefeed.table.page_reader import BEFORE_ALL, BEHIND_ALL, FeedFile, FeedFiles, overlapping
-from iscp.core.settings.variables import BUCKETS_VARIABLE
-from iscp.core.values.errors import InvalidRequest
+from iscp.delta.log.table_opening import bring_up, list_again, open_delta
+from iscp.model.settings.variables import BUCKETS_VARIABLE
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.spark_errors import spark_faults
+from iscp.storage.delta_errors import delta_faults
+from iscp.storage.locations import on_s3, place
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

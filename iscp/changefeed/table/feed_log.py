@@ -16,12 +16,6 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from iscp.adapters.delta.log.actions import is_whole, parse_actions
-from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file, newest_version
-from iscp.adapters.delta.log.log_writing import Checkpoints, counts
-from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_schema import (
     ROW,
     TIMES_WITHOUT_ZONE,
@@ -32,8 +26,14 @@ from iscp.changefeed.table.feed_schema import (
     has_times_without_zone,
     with_feature,
 )
-from iscp.core.values.errors import ConfigurationError
+from iscp.delta.log.actions import is_whole, parse_actions
+from iscp.delta.log.commits import COMMIT_ID, commit_file, newest_version
+from iscp.delta.log.log_writing import Checkpoints, counts
+from iscp.delta.log.table_opening import open_delta
+from iscp.model.values.errors import ConfigurationError
 from iscp.ports.system import current_trace
+from iscp.storage import files
+from iscp.storage.delta_errors import delta_faults
 
 CHECKPOINT_COMMITS = 50
 """Commits from one checkpoint of a feed's log to the next."""

@@ -26,16 +26,16 @@ from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction, RemoveAction
 
 from iscp import __version__
-from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.files import require_conditional_writes, require_place
-from iscp.adapters.delta.storage.locations import local_path, place
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.adapters.delta.storage.table_files import sync
 from iscp.changefeed.model.ulid import ALPHABET, TEXT_CHARS, ULID_BYTES, UlidPlace, ulid_text
-from iscp.core.values.errors import ConfigurationError, ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.trace_context import TRACE_KEY, is_sampled
+from iscp.delta.log.commits import COMMIT_ID, commit_file
+from iscp.model.values.errors import ConfigurationError, ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.trace_context import TRACE_KEY, is_sampled
+from iscp.storage import files
+from iscp.storage.delta_errors import delta_faults
+from iscp.storage.files import require_conditional_writes, require_place
+from iscp.storage.locations import local_path, place
+from iscp.storage.s3_settings import table_options
+from iscp.storage.table_files import sync
 
 TIMES_WITHOUT_ZONE = "timestampNtz"
 """The feature that a table needs for them, of its readers and of its writers."""

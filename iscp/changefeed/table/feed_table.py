@@ -27,19 +27,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
-from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.files import require_conditional_writes
-from iscp.adapters.delta.storage.locations import local_path, place
-from iscp.adapters.delta.storage.table_files import DurableCommits, files_of, sync
 from iscp.changefeed.model.ulid import UlidPlace, ulid_text
 from iscp.changefeed.table.feed_log import FeedLog, numbers_of_text
 from iscp.changefeed.table.feed_schema import Action, FeedDescription, widened
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
 from iscp.changefeed.table.page_reader import list_files
-from iscp.core.values.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown, StorageError, Unavailable
+from iscp.delta.log.table_opening import open_delta
+from iscp.model.values.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 from iscp.ports.work_timer import count_work
+from iscp.storage.delta_errors import delta_faults
+from iscp.storage.files import require_conditional_writes
+from iscp.storage.locations import local_path, place
+from iscp.storage.table_files import DurableCommits, files_of, sync
 
 FAILPOINT_COMMIT = "feed.commit"
 FAILPOINT_COMMITTED = "feed.committed"

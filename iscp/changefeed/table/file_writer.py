@@ -22,7 +22,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.model.ulid import UlidPlace, ulid_text
 from iscp.changefeed.table.feed_schema import (
     KEY,
@@ -35,8 +34,9 @@ from iscp.changefeed.table.feed_schema import (
     FeedDescription,
     ulid_columns,
 )
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 from iscp.ports.system import Clock, Failpoints
+from iscp.storage.delta_errors import delta_faults
 
 FAILPOINT_WRITE = "feed.write"
 

@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.table_opening import add_actions_of
-from iscp.adapters.delta.storage.bounded_parquet import BoundedParquet, TooLargeError, decoded_bytes, open_parquet
-from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.model.ulid import TEXT_CHARS
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.untrusted_values import error_text, require
+from iscp.delta.log.table_opening import add_actions_of
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.untrusted_values import error_text, require
+from iscp.storage.bounded_parquet import BoundedParquet, TooLargeError, decoded_bytes, open_parquet
+from iscp.storage.delta_errors import delta_faults
 
 BEFORE_ALL, BEHIND_ALL = "", "~"
 """Texts that sort before and behind those of all ulids."""

@@ -22,8 +22,8 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber, anywhere_output
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say, table
-from iscp.core.values.errors import InvalidRequest, Unavailable
-from iscp.core.values.untrusted_values import json_value, one_line
+from iscp.model.values.errors import InvalidRequest, Unavailable
+from iscp.model.values.untrusted_values import json_value, one_line
 
 if TYPE_CHECKING:
     from iscp.changefeed import Changefeed, Page
@@ -180,9 +180,9 @@ def _open_feed(uri: str, etcd: str | None, prefix: str) -> Changefeed:
 
 def _require_etcd(etcd: str) -> None:
     """Raises Unavailable: each of a feed's own calls would wait for its time and say it in gRPC's words."""
-    from iscp.adapters.etcd.client import EtcdClient
-    from iscp.adapters.system.clock import SystemClock
     from iscp.changefeed.client.changefeed import settings_of
+    from iscp.etcd.client import EtcdClient
+    from iscp.system.clock import SystemClock
 
     client = EtcdClient(settings_of(etcd), SystemClock())
     try:

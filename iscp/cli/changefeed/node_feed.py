@@ -17,8 +17,8 @@ from iscp.cli.shell.arguments import WholeNumber, account_option, invocation, jo
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.terminal import say
-from iscp.core.api.api_requests import CHANGES, ChangePage, JobName
-from iscp.core.values.errors import TemporaryError
+from iscp.model.api.api_requests import CHANGES, ChangePage, JobName
+from iscp.model.values.errors import TemporaryError
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

@@ -17,11 +17,11 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import TARGET, anywhere, invocation
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.joblog.log_backup import BackupManifest
-    from iscp.core.settings.config import NodeConfig
+    from iscp.delta.joblog.log_backup import BackupManifest
+    from iscp.model.settings.config import NodeConfig
 
 _home = home_options("The directory of `iscp up`.", "A node's configuration, which says where the job log is.")
 _stopped = home_options(
@@ -45,8 +45,8 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
     It is that of one version, and read back before it counts: what has no manifest.json is no backup.
     The history of iterations is not in it.
     """
-    from iscp.adapters.delta.joblog.log_backup import create_backup
-    from iscp.adapters.delta.joblog.log_opening import LOG_TABLE
+    from iscp.delta.joblog.log_backup import create_backup
+    from iscp.delta.joblog.log_opening import LOG_TABLE
 
     uri, _ = _log_of(data, file)
     manifest = create_backup(f"{uri}/{LOG_TABLE}", destination, time.time(), __version__)
@@ -60,7 +60,7 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
 @invocation
 def verify(invocation: Invocation, /, source: str, data: Path | None, file: Path | None) -> None:
     """Read the backup SRC whole, and say what is in it. --data or --config say where S3 is."""
-    from iscp.adapters.delta.joblog.log_backup import read_backup
+    from iscp.delta.joblog.log_backup import read_backup
 
     _log_of(data, file)
     manifest = read_backup(source).manifest
@@ -79,8 +79,8 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
     Each job goes on from where its target is. What was requested after the backup is not known: see docs/recovery.md.
     """
-    from iscp.adapters.delta.joblog.log_backup import read_backup, restore_backup, with_paused_jobs
-    from iscp.adapters.delta.joblog.log_opening import LOG_TABLE
+    from iscp.delta.joblog.log_backup import read_backup, restore_backup, with_paused_jobs
+    from iscp.delta.joblog.log_opening import LOG_TABLE
 
     uri, config = _log_of(data, file)
     found = read_backup(source)
@@ -102,8 +102,8 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
 def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | None]:
     """Return where the job log is, and the configuration that says so; None for an `iscp up` that has none any more."""
-    from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.bootstrap.configuration.settings import load_settings
+    from iscp.app.settings import load_settings
+    from iscp.storage.s3_settings import enter_s3
 
     require_one_home(data, file)
     if data is not None:

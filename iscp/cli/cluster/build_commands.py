@@ -26,7 +26,7 @@ from iscp.cli.shell.arguments import (
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.root_group import repeat, watched
 from iscp.cli.shell.terminal import pairs, say, table
-from iscp.core.build.build_progress import (
+from iscp.model.build.build_progress import (
     BuildNodeView,
     BuildStage,
     BuildTaskView,
@@ -35,7 +35,7 @@ from iscp.core.build.build_progress import (
     counts_by_node,
     counts_by_state,
 )
-from iscp.core.values.progress import UNKNOWN
+from iscp.model.values.progress import UNKNOWN
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

@@ -30,13 +30,13 @@ from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.render import show_nodes, show_placement
 from iscp.cli.shell.root_group import repeat, watched
 from iscp.cli.shell.terminal import say, table
-from iscp.core.api.api_views import EventView
-from iscp.core.values.errors import NotAuthorized, TemporaryError, TimedOut
+from iscp.model.api.api_views import EventView
+from iscp.model.values.errors import NotAuthorized, TemporaryError, TimedOut
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
-    from iscp.core.api.api_views import ClusterView
-    from iscp.page.boards.freshness_board import FreshnessBoard, TimeLine
+    from iscp.model.api.api_views import ClusterView
+    from iscp.server.boards.freshness_board import FreshnessBoard, TimeLine
 
 
 DRAIN_POLL_S = 0.5
@@ -293,8 +293,8 @@ def top(invocation: Invocation, /, rows: int, once: bool) -> None:
 
 
 def _show(invocation: Invocation, rows: int) -> None:
-    from iscp.page.boards.freshness_board import FreshnessFilter, freshness_board, time_line
-    from iscp.page.boards.job_board import all_facts
+    from iscp.server.boards.freshness_board import FreshnessFilter, freshness_board, time_line
+    from iscp.server.boards.job_board import all_facts
 
     cluster: ClusterView | None = None
     with invocation.client() as client:
@@ -330,7 +330,7 @@ def _targets(board: FreshnessBoard) -> list[dict[str, Any]]:
 
 def _nodes(cluster: ClusterView | None, line: TimeLine) -> list[dict[str, Any]]:
     """Return the nodes, those that are only known by what they ran too, with how many iterations they had at a time."""
-    from iscp.page.boards.freshness_board import busy_lanes
+    from iscp.server.boards.freshness_board import busy_lanes
 
     busy = {node.node_id: list(busy_lanes(node, SLOTS)) for node in line.nodes}
     known = {node.node_id: node for node in (cluster.nodes if cluster is not None else ())}

@@ -14,7 +14,7 @@ from iscp.cli.shell import context_file, render
 from iscp.cli.shell.arguments import anywhere, anywhere_output, complete_context, invocation, refuse_bad_endpoint
 from iscp.cli.shell.context_file import Context, Invocation
 from iscp.cli.shell.terminal import pairs, say, table
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
 
 _FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
 _name = click.argument("name", metavar="NAME", shell_complete=complete_context)

@@ -21,11 +21,11 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import ACCOUNT, DURATION, LIMIT, anywhere, anywhere_output, invocation
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say, table
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.core.access.authorization import TokenRecord
+    from iscp.model.access.authorization import TokenRecord
 
 
 TTL_DEFAULT = "90d"
@@ -92,7 +92,7 @@ def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
 
     ID may be the token itself, of which nothing else is sent or shown.
     """
-    from iscp.core.access.authorization import id_of
+    from iscp.model.access.authorization import id_of
 
     token_id = id_of(token_id) or token_id
     with invocation.client() as client:
@@ -158,12 +158,12 @@ def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> Non
     """
     import secrets
 
-    from iscp.adapters.etcd.client import EtcdClient
-    from iscp.adapters.etcd.keys import EtcdSettings, Keys
-    from iscp.adapters.etcd.watched_keys import EtcdTokens
-    from iscp.adapters.system.clock import SystemClock
-    from iscp.bootstrap.configuration.settings import load_settings
-    from iscp.runtime.access.known_callers import create_token
+    from iscp.app.settings import load_settings
+    from iscp.etcd.client import EtcdClient
+    from iscp.etcd.keys import EtcdSettings, Keys
+    from iscp.etcd.watched_keys import EtcdTokens
+    from iscp.server.access.known_callers import create_token
+    from iscp.system.clock import SystemClock
 
     try:
         config, clock = load_settings(file, os.environ), SystemClock()

@@ -25,7 +25,6 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.demo import lake
 from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
 from iscp.cli.demo.lake import SEARCHES, Day, Search, Sources, version
@@ -34,11 +33,12 @@ from iscp.cli.node.up import start_up
 from iscp.cli.shell import render
 from iscp.cli.shell.terminal import console_of, grid, plain, print_on
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import SearchAnswer
-from iscp.core.api.api_views import ClusterView, JobView, NodeView
-from iscp.core.settings.variables import setting_variable
-from iscp.core.values.errors import IscpError, TemporaryError
 from iscp.index.search.search_library import search
+from iscp.model.api.api_requests import SearchAnswer
+from iscp.model.api.api_views import ClusterView, JobView, NodeView
+from iscp.model.settings.variables import setting_variable
+from iscp.model.values.errors import IscpError, TemporaryError
+from iscp.system.clock import SystemClock
 
 EVERY_S = 5.0
 READY_MIN = 2

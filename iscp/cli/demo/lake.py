@@ -27,8 +27,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableMerger
 from pyarrow import csv
 
-from iscp.core.values.errors import ConfigurationError
-from iscp.core.values.untrusted_values import DISTRIBUTION
+from iscp.model.values.errors import ConfigurationError
+from iscp.model.values.untrusted_values import DISTRIBUTION
 
 KEY = ("year", "month", "day", "carrier", "flight", "origin")
 """Identifies a flight: 336,776 rows, none twice."""

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp import changefeed
-from iscp.adapters.system.child_process import spawn, tail
-from iscp.core.values.errors import TimedOut
+from iscp.model.values.errors import TimedOut
+from iscp.system.child_process import spawn, tail
 
 PAGE_ROWS = 50_000
 POLL_S = 0.5

@@ -27,7 +27,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.java import (
+from iscp.cli.node.local_cluster import FREE_MIN_BYTES
+from iscp.cli.shell import render
+from iscp.cli.shell.terminal import say, say_headed
+from iscp.etcd.keys import EtcdSettings
+from iscp.etcd.server import RELEASE_REMEDY, find_etcd, member_releases, release_fault, release_warning
+from iscp.model.settings.config import EtcdConfig
+from iscp.model.values.errors import ConfigurationError, IscpError
+from iscp.model.values.untrusted_values import DISTRIBUTION, install_command
+from iscp.ports.system import Clock
+from iscp.spark.java import (
     HOME_REMEDY,
     IVY_SETTINGS,
     find_java,
@@ -35,20 +44,11 @@ from iscp.adapters.delta.spark.java import (
     log_store_jar,
     missing_delta_jars,
 )
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.etcd.server import RELEASE_REMEDY, find_etcd, member_releases, release_fault, release_warning
-from iscp.adapters.system.http_exchange import is_free
-from iscp.adapters.system.small_files import files_needed
-from iscp.cli.node.local_cluster import FREE_MIN_BYTES
-from iscp.cli.shell import render
-from iscp.cli.shell.terminal import say, say_headed
-from iscp.core.settings.config import EtcdConfig
-from iscp.core.values.errors import ConfigurationError, IscpError
-from iscp.core.values.untrusted_values import DISTRIBUTION, install_command
-from iscp.ports.system import Clock
+from iscp.system.http_exchange import is_free
+from iscp.system.small_files import files_needed
 
 if TYPE_CHECKING:
-    from iscp.core.settings.config import NodeConfig
+    from iscp.model.settings.config import NodeConfig
 
 
 class Verdict(StrEnum):
@@ -269,7 +269,7 @@ def examine_jars(cache_dir: Path) -> list[Examined]:
     if not missing:
         return [ok("Delta's jars", f"whole, in {cache_dir}"), built]
     found = f"{len(missing)} of them are missing or damaged in {cache_dir}"
-    fetch = "`python -m iscp.adapters.delta.spark.warm_up` fetches them, as the first start does: it needs the network"
+    fetch = "`python -m iscp.spark.warm_up` fetches them, as the first start does: it needs the network"
     return [warning("Delta's jars", found, f"{fetch}; {IVY_SETTINGS} names another repository"), built]
 
 
@@ -291,7 +291,7 @@ def examine_etcd_binary(environ: Mapping[str, str]) -> Examined:
 
 def examine_etcd_members(config: EtcdConfig, clock: Clock) -> list[Examined]:
     """Examine the members of the etcd cluster that a configuration names."""
-    from iscp.adapters.etcd.client import EtcdClient
+    from iscp.etcd.client import EtcdClient
 
     where, settings = ", ".join(config.endpoints), EtcdSettings.of(config)
     start = "Start it, or correct etcd.endpoints and what TLS and passwords need"
@@ -351,7 +351,7 @@ def _show(found: Sequence[Examined], counts: Counter[Verdict]) -> None:
 def _examine_up(data: Path, port: int) -> Iterator[Examined]:
     """Examine what `iscp up` on this directory needs."""
     from iscp.cli.doctor import doctor_command
-    from iscp.core.settings.config import SparkConfig
+    from iscp.model.settings.config import SparkConfig
 
     yield from _examine_any(SparkConfig().driver_memory_mb)
     yield doctor_command.examine_etcd_binary(os.environ)
@@ -363,7 +363,7 @@ def _examine_up(data: Path, port: int) -> Iterator[Examined]:
 def _holder(data: Path, port: int) -> str:
     """Return who runs on the directory, if that port is one of its last start; empty if nobody is known to."""
     from iscp.cli.node.local_cluster import Layout, hold_directory
-    from iscp.core.values.errors import ConfigurationError
+    from iscp.model.values.errors import ConfigurationError
 
     layout = Layout(data.absolute())
     try:
@@ -380,9 +380,9 @@ def _holder(data: Path, port: int) -> str:
 
 def _examine_node(file: Path) -> Iterator[Examined]:
     """Examine what `iscp node --config` needs."""
-    from iscp.adapters.delta.storage.locations import on_s3
-    from iscp.adapters.system.clock import SystemClock
     from iscp.cli.doctor import doctor_command
+    from iscp.storage.locations import on_s3
+    from iscp.system.clock import SystemClock
 
     config, faults = _read(file)
 
@@ -410,9 +410,9 @@ def _examine_node(file: Path) -> Iterator[Examined]:
 
 def _node_at(config: NodeConfig) -> str:
     """Return who has the port, if it is the node of the configuration; empty if it is somebody else, or nobody."""
-    from iscp.adapters.grpc.node.owner_streams import describe
-    from iscp.adapters.tls.certificate_watch import certificate_watch
-    from iscp.core.values.errors import IscpError
+    from iscp.model.values.errors import IscpError
+    from iscp.server.node.owner_streams import describe
+    from iscp.system.tls.certificate_watch import certificate_watch
 
     try:
         found = describe(config.address, tls=certificate_watch(config), timeout_s=DESCRIBE_TIMEOUT_S)
@@ -435,10 +435,10 @@ def _examine_directory(what: str, directory: Path) -> Iterator[Examined]:
 
 def _read(file: Path) -> tuple[NodeConfig | None, dict[str, Examined]]:
     """Return the configuration, unless it cannot be read at all, and its faults by their settings."""
-    from iscp.core.values.errors import ConfigurationError
+    from iscp.model.values.errors import ConfigurationError
 
     try:
-        from iscp.bootstrap.configuration.settings import read_settings
+        from iscp.app.settings import read_settings
     except ImportError as error:
         return None, {"": fault("configuration", f"cannot be read: {error}", install_command())}
     try:
@@ -449,9 +449,9 @@ def _read(file: Path) -> tuple[NodeConfig | None, dict[str, Examined]]:
 
 
 def _examine_any(heap_mb: int | None) -> Iterator[Examined]:
-    from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
-    from iscp.adapters.system.small_files import raise_open_files_limit
     from iscp.cli.doctor import doctor_command
+    from iscp.spark.jvm_launch import default_cache_dir
+    from iscp.system.small_files import raise_open_files_limit
 
     yield doctor_command.examine_python()
     yield doctor_command.examine_packages()

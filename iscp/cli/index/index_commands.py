@@ -33,7 +33,7 @@ from iscp.cli.shell.arguments import (
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.terminal import json_text, pairs, say, say_marked, table
-from iscp.core.api.api_requests import (
+from iscp.model.api.api_requests import (
     K_MAX,
     VECTOR_NUMBERS_MAX,
     SearchAnswer,
@@ -42,7 +42,7 @@ from iscp.core.api.api_requests import (
     SearchWeights,
     fragment_parts,
 )
-from iscp.core.values.untrusted_values import json_value, one_line
+from iscp.model.values.untrusted_values import json_value, one_line
 
 
 @click.group()
@@ -55,8 +55,8 @@ def index() -> None:
 @anywhere_output
 def show(invocation: Invocation, /, uri: str) -> None:
     """Show the index at URI: what it indexes, how far it is, its rows, and what it is made of."""
-    from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
     from iscp.index.search.search_library import read_overview
+    from iscp.storage.dataset_trial import try_datasets_as_user
 
     try_datasets_as_user()
 
@@ -315,8 +315,8 @@ def search(invocation: Invocation, /, uri: str, text: str, dead_letters: bool, *
 
     TEXT is a query: words, "a phrase", +must -not, title:fox, fo*, foks~1; or what an index of vectors embeds.
     """
-    from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
-    from iscp.adapters.system.late_imports import do_without_pandas
+    from iscp.storage.dataset_trial import try_datasets_as_user
+    from iscp.system.late_imports import do_without_pandas
 
     do_without_pandas()
     try_datasets_as_user()

@@ -10,17 +10,17 @@ from uuid import uuid4
 
 import click
 
-from iscp.adapters.tls.tls_files import REGISTRATIONS_MAX
 from iscp.cli.job.apply_plan import DELETE, PlanFault, Step, counts, prunable, steps_for, update_json
 from iscp.cli.job.change_commands import BATCH_MAX, MATCHES_MAX, SHOWN_MAX, batches, job_words
 from iscp.cli.shell import render
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import ERROR_PREFIX, field_in_file, show_error
 from iscp.cli.shell.terminal import confirm, say
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
-from iscp.core.api.api_views import Action, CheckedJob
-from iscp.core.run.run_plan import Wanted
-from iscp.core.values.errors import Conflict, IscpError, PermanentError
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
+from iscp.model.api.api_views import Action, CheckedJob
+from iscp.model.run.run_plan import Wanted
+from iscp.model.values.errors import Conflict, IscpError, PermanentError
+from iscp.system.tls.tls_files import REGISTRATIONS_MAX
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

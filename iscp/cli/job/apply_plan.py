@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.api.api_views import Action, CheckedJob, JobView
-from iscp.core.run.run_plan import Wanted
-from iscp.core.spec.spec import CONSUMER_FIELDS, PATHS, SET, differing_fields, flatten, nest, set_of, with_set
-from iscp.core.spec.spec_parsing import view_of
-from iscp.core.values.errors import InvalidRequest, PermanentError, TableNotFound
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_views import Action, CheckedJob, JobView
+from iscp.model.run.run_plan import Wanted
+from iscp.model.spec.spec import CONSUMER_FIELDS, PATHS, SET, differing_fields, flatten, nest, set_of, with_set
+from iscp.model.spec.spec_parsing import view_of
+from iscp.model.values.errors import InvalidRequest, PermanentError, TableNotFound
 
 DELETE = "delete"
 

@@ -19,12 +19,12 @@ from iscp.cli.shell.arguments import JOB_NAME, TABLE, TABLES, account_option, in
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.terminal import confirm, say
-from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
-from iscp.core.api.api_views import JobView
-from iscp.core.job.registration_id import is_pattern
-from iscp.core.spec.spec_parsing import parse_spec, view_of
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.values.errors import PermanentError
+from iscp.model.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
+from iscp.model.api.api_views import JobView
+from iscp.model.job.registration_id import is_pattern
+from iscp.model.spec.spec_parsing import parse_spec, view_of
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.model.values.errors import PermanentError
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

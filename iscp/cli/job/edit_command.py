@@ -27,13 +27,13 @@ from iscp.cli.shell.arguments import (
 )
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import json_text, say, yaml_text
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec import flatten
-from iscp.core.values.errors import Conflict, InvalidRequest
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.spec.spec import flatten
+from iscp.model.values.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
-    from iscp.core.api.api_views import JobView
+    from iscp.model.api.api_views import JobView
 
 
 HEAD = """\
@@ -56,7 +56,7 @@ def edit(invocation: Invocation, /, table: str, name: str, account: str, dry_run
     a target is rebuilt only once that is confirmed. A text that was refused is kept, and the command names its file.
     """
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
-    from iscp.core.run.run_plan import Wanted
+    from iscp.model.run.run_plan import Wanted
 
     with invocation.client() as client:
         job = client.status(table, name, account=account)

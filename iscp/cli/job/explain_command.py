@@ -16,8 +16,8 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import beginning, invocation
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import json_text, pairs, say, table
-from iscp.core.spec.spec import SpecField, schema_of_spec
-from iscp.core.spec.spec_parsing import REFRESH_POLICIES, VIEW_KIND
+from iscp.model.spec.spec import SpecField, schema_of_spec
+from iscp.model.spec.spec_parsing import REFRESH_POLICIES, VIEW_KIND
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DURATION_PATTERN = r"^(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)$"

@@ -39,10 +39,10 @@ from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.render import show_left_out
 from iscp.cli.shell.root_group import watched
 from iscp.cli.shell.terminal import say
-from iscp.core.api.api_requests import JobFilter
-from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import JobCondition, JobState, JobStatus, Reason
-from iscp.core.job.registration_id import is_pattern
+from iscp.model.api.api_requests import JobFilter
+from iscp.model.api.api_views import JobView
+from iscp.model.job.job_row import JobCondition, JobState, JobStatus, Reason
+from iscp.model.job.registration_id import is_pattern
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,18 +14,18 @@ from typing import IO, Any
 
 import yaml
 
-from iscp.adapters.tls.tls_files import REGISTRATIONS_MAX
 from iscp.cli.job.explain_command import NAMING
 from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.api.api_views import JobView
-from iscp.core.run.run_plan import Wanted
-from iscp.core.spec.spec import DURATIONS, PATHS, SET, flat_name, flatten, to_spec_json
-from iscp.core.spec.spec_parsing import REFRESH_POLICIES, VIEW_KIND, check_set, spec_faults, unknown_field
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.ids import DEFAULT_ACCOUNT
-from iscp.core.values.untrusted_values import Refusals
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_views import JobView
+from iscp.model.run.run_plan import Wanted
+from iscp.model.spec.spec import DURATIONS, PATHS, SET, flat_name, flatten, to_spec_json
+from iscp.model.spec.spec_parsing import REFRESH_POLICIES, VIEW_KIND, check_set, spec_faults, unknown_field
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.ids import DEFAULT_ACCOUNT
+from iscp.model.values.untrusted_values import Refusals
+from iscp.system.tls.tls_files import REGISTRATIONS_MAX
 
 _FLAT = set(PATHS)
 _PLAIN = "Use texts, numbers, lists and mappings, none of which holds itself"

@@ -30,9 +30,9 @@ from iscp.cli.shell.arguments import (
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import ExitStatus, option_of, options_named, places_named, show_error
 from iscp.cli.shell.terminal import say
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.api.api_views import Action, CheckedJob, RegisterResult
-from iscp.core.spec.spec import (
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_views import Action, CheckedJob, RegisterResult
+from iscp.model.spec.spec import (
     PRIORITY_MAX,
     PRIORITY_MIN,
     SET,
@@ -46,9 +46,9 @@ from iscp.core.spec.spec import (
     set_of,
     to_spec_json,
 )
-from iscp.core.spec.spec_parsing import OPTIONS_FIELD, parse_spec
-from iscp.core.values.errors import InvalidRequest, IscpError, PermanentError
-from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.model.spec.spec_parsing import OPTIONS_FIELD, parse_spec
+from iscp.model.values.errors import InvalidRequest, IscpError, PermanentError
+from iscp.model.values.ids import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
@@ -153,7 +153,7 @@ def run_changes(given: Mapping[str, object], defaults: Sequence[str]) -> dict[st
 
 
 def run_options(command: F) -> F:
-    """Give a command the options for the fields of `iscp.core.spec.spec.RunFields`; None where not given."""
+    """Give a command the options for the fields of `iscp.model.spec.spec.RunFields`; None where not given."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

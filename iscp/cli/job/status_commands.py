@@ -43,17 +43,17 @@ from iscp.cli.shell.error_words import ExitStatus, show_error
 from iscp.cli.shell.render import show_history, show_placement
 from iscp.cli.shell.root_group import watched
 from iscp.cli.shell.terminal import pairs, say, table
-from iscp.core.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace
-from iscp.core.api.api_views import EventView, JobView, PlacedShard
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobCondition, JobState, Reason
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.spec.cron_schedule import parse_cron
-from iscp.core.spec.spec import JobSpec, TriggerType
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values.errors import PERMANENT_FROM, InvalidRequest, JobNotFound, TableNotFound, TemporaryError
-from iscp.core.values.ids import ShardId
-from iscp.core.values.untrusted_values import LogLevel, escaped
+from iscp.model.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace
+from iscp.model.api.api_views import EventView, JobView, PlacedShard
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobCondition, JobState, Reason
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.spec.cron_schedule import parse_cron
+from iscp.model.spec.spec import JobSpec, TriggerType
+from iscp.model.spec.spec_parsing import parse_spec
+from iscp.model.values.errors import PERMANENT_FROM, InvalidRequest, JobNotFound, TableNotFound, TemporaryError
+from iscp.model.values.ids import ShardId
+from iscp.model.values.untrusted_values import LogLevel, escaped
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
@@ -267,7 +267,7 @@ def _spec_lines(spec_json: str) -> list[str]:
     """Return the lines of a spec as a job file has them."""
     import yaml
 
-    from iscp.core.spec.spec import flatten
+    from iscp.model.spec.spec import flatten
 
     try:
         return str(yaml.safe_dump(flatten(spec_json), sort_keys=False, allow_unicode=True)).splitlines()

@@ -40,7 +40,7 @@ def certs() -> None:
 @anywhere_output
 def init(invocation: Invocation, /, directory: Path, days: int) -> None:
     """Make an authority: ca.pem, which all trust, and ca.key, which signs."""
-    from iscp.adapters.tls.development_authority import DevelopmentAuthority
+    from iscp.system.tls.development_authority import DevelopmentAuthority
 
     DevelopmentAuthority.init(directory, days)
     if not render.show({"directory": str(directory)}, invocation.output):
@@ -69,7 +69,7 @@ def make(
 
     A node's names its cluster's nodes; localhost is among the hosts of a server.
     """
-    from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
+    from iscp.system.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
 
     wanted = CertificateRequest(CertificateKind(kind), name, hosts, f"node.{cluster}.iscp")
     _show(invocation, directory, name, DevelopmentAuthority(directory).make(wanted, days))
@@ -83,7 +83,7 @@ def make(
 @anywhere_output
 def renew(invocation: Invocation, /, name: str, directory: Path, days: int, new_key: bool) -> None:
     """Make another certificate of the same names in place of NAME.pem, which nodes and clients take up as they run."""
-    from iscp.adapters.tls.development_authority import DevelopmentAuthority
+    from iscp.system.tls.development_authority import DevelopmentAuthority
 
     _show(invocation, directory, name, DevelopmentAuthority(directory).renew(name, days, new_key))
 

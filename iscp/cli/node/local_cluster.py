@@ -28,22 +28,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys, snapshot_of
-from iscp.adapters.etcd.owner_keys import EtcdElection, EtcdLogMarks
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.child_process import end, how_it_ended, spawn, tail
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.http_exchange import free_port, is_free
-from iscp.adapters.system.small_files import private_directory
-from iscp.adapters.tls.certificate_watch import CertificateWatch, certificate_watch
-from iscp.adapters.tls.tls_files import TlsSource
-from iscp.bootstrap.configuration.settings import check_files, load_settings, to_toml
-from iscp.core.settings.config import ADMIN_PORT, PAGE_PORT, EtcdConfig, JobLogConfig, NodeConfig, PageConfig
-from iscp.core.settings.variables import setting_variable
-from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
-from iscp.core.values.ids import WIRE_FORMAT
+from iscp.app.settings import check_files, load_settings, to_toml
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys, snapshot_of
+from iscp.etcd.owner_keys import EtcdElection, EtcdLogMarks
+from iscp.etcd.server import EtcdServer
+from iscp.model.settings.config import ADMIN_PORT, PAGE_PORT, EtcdConfig, JobLogConfig, NodeConfig, PageConfig
+from iscp.model.settings.variables import setting_variable
+from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
+from iscp.model.values.ids import WIRE_FORMAT
 from iscp.ports.system import Clock
+from iscp.system.child_process import end, how_it_ended, spawn, tail
+from iscp.system.clock import SystemClock
+from iscp.system.http_exchange import free_port, is_free
+from iscp.system.small_files import private_directory
+from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
+from iscp.system.tls.tls_files import TlsSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +613,7 @@ def healthy(address: str, tls: TlsSource | None = None) -> bool:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from iscp.adapters.grpc.channel.call_metadata import open_channel
+    from iscp.client.channel.call_metadata import open_channel
     from iscp.wire.v1 import admin_pb2
 
     # By name: other servers, etcd among them, answer to the general question.

@@ -16,10 +16,10 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere_output
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.adapters.etcd.owner_keys import EtcdLogMarks
+    from iscp.etcd.owner_keys import EtcdLogMarks
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,9 +62,9 @@ def repair(invocation: Invocation, /, data: Path | None, file: Path | None) -> N
     A torn commit is renamed, never deleted; nobody was answered for one that tore while it was written. Of one that was
     acknowledged, what it held is given up: the command says so.
     """
-    from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.bootstrap.configuration.settings import load_settings
+    from iscp.app.settings import load_settings
     from iscp.cli.node.local_cluster import hold_directory, layout_of, marks_at, marks_of
+    from iscp.storage.s3_settings import enter_s3
 
     require_one_home(data, file)
     if data is not None:
@@ -88,11 +88,11 @@ def upgrade(invocation: Invocation, /, data: Path | None, file: Path | None) -> 
 
     Until then it stays of the format before, which nodes of both releases read and write.
     """
-    from iscp.adapters.delta.joblog.log_opening import upgrade_job_log
-    from iscp.adapters.delta.joblog.log_schema import FORMAT
-    from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.bootstrap.configuration.settings import load_settings
+    from iscp.app.settings import load_settings
     from iscp.cli.node.local_cluster import hold_directory, layout_of, refuse_earlier_nodes
+    from iscp.delta.joblog.log_opening import upgrade_job_log
+    from iscp.delta.joblog.log_schema import FORMAT
+    from iscp.storage.s3_settings import enter_s3
 
     require_one_home(data, file)
     if data is not None:
@@ -112,7 +112,7 @@ def upgrade(invocation: Invocation, /, data: Path | None, file: Path | None) -> 
 
 def _repair(invocation: Invocation, uri: str, marks: EtcdLogMarks | None) -> None:
     """Repair the log, and say each step as it is done, for those who read no JSON; they get all of it at the end."""
-    from iscp.adapters.delta.joblog.delta_job_log import repair_job_log, set_damaged_history_aside
+    from iscp.delta.joblog.delta_job_log import repair_job_log, set_damaged_history_aside
 
     plain = invocation.for_people
     aside = set_damaged_history_aside(uri)

@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from iscp.adapters.system.late_imports import do_without_pandas
-from iscp.adapters.telemetry.log_ring import LogRing, configure_logging, log_uncaught
-from iscp.bootstrap.configuration.settings import check_files, load_settings
+from iscp.app.settings import check_files, load_settings
+from iscp.notices.log_ring import LogRing, configure_logging, log_uncaught
+from iscp.system.late_imports import do_without_pandas
 
 
 def run(file: Path | None) -> int:
@@ -20,6 +20,6 @@ def run(file: Path | None) -> int:
     if not config.allows_foreign_code:  # which may use pandas
         do_without_pandas()
     # The rest is loaded only for a configuration that is valid.
-    from iscp.bootstrap.compose import run_node
+    from iscp.app.compose import run_node
 
     return run_node(config, ring)

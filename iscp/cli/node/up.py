@@ -19,11 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from iscp.adapters.delta.spark.java import HOME_REMEDY, home_fault
-from iscp.adapters.system.child_process import end, tail
-from iscp.adapters.system.child_process import spawn as spawn_tied
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.telemetry.log_ring import configure_logging
 from iscp.cli.node.local_cluster import (
     Layout,
     LocalCluster,
@@ -36,10 +31,15 @@ from iscp.cli.node.local_cluster import (
 from iscp.cli.shell import render
 from iscp.cli.shell.error_words import ERROR_PREFIX
 from iscp.cli.shell.terminal import say
-from iscp.core.settings.config import LogFormat
-from iscp.core.values.errors import Unavailable
-from iscp.core.values.untrusted_values import LogLevel
+from iscp.model.settings.config import LogFormat
+from iscp.model.values.errors import Unavailable
+from iscp.model.values.untrusted_values import LogLevel
+from iscp.notices.log_ring import configure_logging
 from iscp.ports.system import Clock
+from iscp.spark.java import HOME_REMEDY, home_fault
+from iscp.system.child_process import end, tail
+from iscp.system.child_process import spawn as spawn_tied
+from iscp.system.clock import SystemClock
 
 POLL_S = 0.1
 """Pause between two checks of the processes of `iscp up`."""

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from iscp.adapters.telemetry.log_ring import configure_logging
 from iscp.cli.shell.program_end import restore_answers
-from iscp.core.settings.config import LogFormat
-from iscp.core.values.untrusted_values import LogLevel
+from iscp.model.settings.config import LogFormat
+from iscp.model.values.untrusted_values import LogLevel
+from iscp.notices.log_ring import configure_logging
 
-_WARNS = "iscp.adapters.delta.spark.java"
+_WARNS = "iscp.spark.java"
 """The logger that is heard of warnings too: they say which Java of the user is passed over, and no result does."""
 
 

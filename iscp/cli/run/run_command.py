@@ -17,15 +17,15 @@ from iscp.cli.shell.error_words import ExitStatus, show_error
 from iscp.cli.shell.program_end import answer_first_signal, end_at_once
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
-from iscp.core.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX
-from iscp.core.values.errors import IscpError
+from iscp.model.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX
+from iscp.model.values.errors import IscpError
 
 if TYPE_CHECKING:
-    from iscp.bootstrap.local.local_engine import LocalEngine
-    from iscp.core.run.run_plan import RunPlan
-    from iscp.core.run.run_result import RunResult
-    from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunOrders
-    from iscp.runtime.local.local_watch import LocalWatch
+    from iscp.app.local_engine import LocalEngine
+    from iscp.model.run.run_plan import RunPlan
+    from iscp.model.run.run_result import RunResult
+    from iscp.standalone.local_run import LocalRun, RequestedJob, RunOrders
+    from iscp.standalone.local_watch import LocalWatch
 
 PAGE_ANYWHERE = "127.0.0.1:0"
 """The address of the page where only `--page` is given: any free port, which other machines do not reach."""
@@ -107,12 +107,12 @@ def _run(
     account: str,
 ) -> int:
     with end_at_once():
-        from iscp.adapters.system.late_imports import do_without_pandas
-        from iscp.bootstrap.local.local_engine import LocalEngine, local_settings
+        from iscp.app.local_engine import LocalEngine, local_settings
         from iscp.cli.run.run_output import show_forecasts
         from iscp.cli.view.definition_files import read_definitions
-        from iscp.core.run.run_plan import JobSelection
-        from iscp.runtime.local.local_run import RunOrders
+        from iscp.model.run.run_plan import JobSelection
+        from iscp.standalone.local_run import RunOrders
+        from iscp.system.late_imports import do_without_pandas
 
     if watch and (dry_run or fail_fast):
         raise click.UsageError("--watch goes with neither --dry-run nor --fail-fast")

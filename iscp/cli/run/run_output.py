@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from iscp.cli.shell.terminal import json_text, say
-from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult
-from iscp.core.values.untrusted_values import printable
-from iscp.runtime.local.local_run import RequestedJob, RunListener
+from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
+from iscp.model.values.untrusted_values import printable
+from iscp.standalone.local_run import RequestedJob, RunListener
 
 NAME_WIDTH_MAX = 40
 """Characters of the column of names; a longer name pushes what follows to the right."""

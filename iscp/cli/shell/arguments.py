@@ -24,10 +24,10 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from iscp.cli.shell.context_file import Invocation
-from iscp.core.job.registration_id import is_pattern
-from iscp.core.values.errors import ConfigurationError, IscpError
-from iscp.core.values.ids import DEFAULT_ACCOUNT
-from iscp.core.values.untrusted_values import SECONDS_MAX
+from iscp.model.job.registration_id import is_pattern
+from iscp.model.values.errors import ConfigurationError, IscpError
+from iscp.model.values.ids import DEFAULT_ACCOUNT
+from iscp.model.values.untrusted_values import SECONDS_MAX
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
@@ -88,7 +88,7 @@ def tables_of(client: Client, ctx: click.Context) -> Iterable[str]:
 
 def _jobs_of(client: Client, ctx: click.Context) -> Iterable[str]:
     """Return the names of the jobs of the table that is on the line already."""
-    from iscp.core.job.registration_id import is_pattern
+    from iscp.model.job.registration_id import is_pattern
 
     table = ctx.params.get("table") or ctx.params.get("tables") or "*"
     on: dict[str, Any] = {"table_pattern": table} if is_pattern(table) else {"table": table}
@@ -266,7 +266,7 @@ class ListenType(click.ParamType):  # type: ignore[type-arg]
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from iscp.adapters.tls.tls_files import split_address
+        from iscp.system.tls.tls_files import split_address
 
         try:
             split_address(value)
@@ -360,7 +360,7 @@ TARGET = TargetType()
 
 def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Raises click.BadParameter unless each address is HOST:PORT."""
-    from iscp.adapters.tls.tls_files import split_addresses
+    from iscp.system.tls.tls_files import split_addresses
 
     try:
         if value is not None:

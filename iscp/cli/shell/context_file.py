@@ -22,15 +22,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.system.small_files import read_toml, replace_file
-from iscp.adapters.tls.tls_files import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, endpoint_or_default
 from iscp.cli.shell.terminal import say
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
+from iscp.system.small_files import read_toml, replace_file
+from iscp.system.tls.tls_files import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, endpoint_or_default
 
 if TYPE_CHECKING:
-    from iscp.adapters.tls.tls_files import TlsFiles
     from iscp.client.admin_client import Client
-    from iscp.core.values.errors import IscpError
+    from iscp.model.values.errors import IscpError
+    from iscp.system.tls.tls_files import TlsFiles
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -57,7 +57,7 @@ class Context:
 
     def tls(self) -> TlsFiles | None:
         """Return the files; nothing is read yet."""
-        from iscp.adapters.tls.tls_files import TlsFiles
+        from iscp.system.tls.tls_files import TlsFiles
 
         found = TlsFiles.named(self.ca_file, self.cert_file, self.key_file, self.server_name)
         return found if found.ca_file else None

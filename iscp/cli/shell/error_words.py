@@ -14,9 +14,9 @@ from types import MappingProxyType
 import click
 
 from iscp.cli.shell.terminal import json_text, say
-from iscp.core.spec.spec import flat_name
-from iscp.core.values.errors import ErrorCode, IscpError
-from iscp.core.values.untrusted_values import one_line, printable
+from iscp.model.spec.spec import flat_name
+from iscp.model.values.errors import ErrorCode, IscpError
+from iscp.model.values.untrusted_values import one_line, printable
 
 
 class ExitStatus(IntEnum):

@@ -15,7 +15,7 @@ from iscp import __version__
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import script
 from iscp.cli.shell.terminal import say
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
 
 
 def write_pages(program: click.Command, name: str, directory: Path) -> list[Path]:

@@ -23,13 +23,13 @@ import click
 
 from iscp.cli.shell.arguments import JSONPATH, parse_path, values_at
 from iscp.cli.shell.terminal import json_text, pairs, say, table, yaml_text
-from iscp.core.api.api_requests import RegisterRequest
-from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRows, PlacedShard, RegisterResult
-from iscp.core.job.iteration import HistoryEntry, MaintenanceFigures, Usage
-from iscp.core.job.job_row import JobStatus, Reason
-from iscp.core.spec.spec import flatten
-from iscp.core.values.progress import RunProgress
-from iscp.core.values.untrusted_values import one_line
+from iscp.model.api.api_requests import RegisterRequest
+from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRows, PlacedShard, RegisterResult
+from iscp.model.job.iteration import HistoryEntry, MaintenanceFigures, Usage
+from iscp.model.job.job_row import JobStatus, Reason
+from iscp.model.spec.spec import flatten
+from iscp.model.values.progress import RunProgress
+from iscp.model.values.untrusted_values import one_line
 
 Row = dict[str, Any]
 

@@ -17,8 +17,8 @@ import click
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import ERROR_PREFIX, ExitStatus, show_error, show_usage_error
 from iscp.cli.shell.terminal import say, say_drawn
-from iscp.core.values.errors import ConfigurationError, IscpError, TemporaryError
-from iscp.core.values.untrusted_values import extra_missing, one_line, shown
+from iscp.model.values.errors import ConfigurationError, IscpError, TemporaryError
+from iscp.model.values.untrusted_values import extra_missing, one_line, shown
 
 USAGE_CHARS_MAX = 1_000
 """Characters of what a command says of wrong arguments; of a longer text the middle is left out."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import escaped, escaped_json, one_line
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import escaped, escaped_json, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

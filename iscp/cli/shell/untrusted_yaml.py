@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 VALUES_MAX = 3_000_000
 """Values, lists and mappings of a file, of which each takes 400 bytes; a file with more is refused. 100,000 jobs have a

@@ -15,13 +15,13 @@ import click
 from iscp.cli.shell.arguments import TARGET, account_option, files_option, invocation, timeout_option
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.view.view_options import TABLE_OPTION
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from iscp.cli.view.definition_files import Statement
     from iscp.cli.view.sql_statements import LeftOutView
     from iscp.client.admin_client import Client
-    from iscp.core.run.run_plan import Wanted
+    from iscp.model.run.run_plan import Wanted
 
 
 @click.command()
@@ -63,8 +63,8 @@ def apply(
     """
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
     from iscp.cli.view.definition_files import in_set, read_definitions
-    from iscp.core.spec.spec import set_of
-    from iscp.core.spec.spec_parsing import check_set
+    from iscp.model.spec.spec import set_of
+    from iscp.model.spec.spec_parsing import check_set
 
     check_set(set_name, "--set")
     found = read_definitions(paths, quiet=invocation.output == "json")

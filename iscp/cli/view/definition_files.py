@@ -37,13 +37,13 @@ from iscp.cli.view.sql_statements import (
     statement_tokens,
 )
 from iscp.cli.view.view_options import read_text
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.api.api_views import JobView
-from iscp.core.run.run_plan import Wanted
-from iscp.core.spec.spec import set_of, to_spec_json, with_set
-from iscp.core.spec.spec_parsing import ViewFields, view_of
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import Refusals, one_line
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_views import JobView
+from iscp.model.run.run_plan import Wanted
+from iscp.model.spec.spec import set_of, to_spec_json, with_set
+from iscp.model.spec.spec_parsing import ViewFields, view_of
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import Refusals, one_line
 
 FILE_CHARS_MAX = 10_000_000
 """Characters of a file of views; a longer one is refused."""

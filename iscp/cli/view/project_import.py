@@ -22,9 +22,9 @@ from iscp.cli.shell.arguments import parse_duration_s
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.cli.view.sql_statements import ImportedViews, SqlSource, ViewStatement, parse_statements
 from iscp.cli.view.view_options import read_text
-from iscp.core.spec.spec_parsing import REFRESH_POLICIES, view_text
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import error_text
+from iscp.model.spec.spec_parsing import REFRESH_POLICIES, view_text
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import error_text
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from iscp.core.spec.cron_schedule import parse_cron
-from iscp.core.spec.spec import INDEX_KINDS
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.spec.cron_schedule import parse_cron
+from iscp.model.spec.spec import INDEX_KINDS
+from iscp.model.values.errors import InvalidRequest
 
 
 class TokenKind(StrEnum):
@@ -310,7 +310,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 class ViewStatement:
     """A view as a file says. `query` is its SELECT, with the file's places; `columns` rename the result's, if any.
 
-    `run`: the fields of iscp.core.spec.spec.RunFields. `ignored`: clauses that have no effect here.
+    `run`: the fields of iscp.model.spec.spec.RunFields. `ignored`: clauses that have no effect here.
     """
 
     name: str
@@ -483,7 +483,7 @@ _IN_OPTION = ",^"
 class IndexStatement:
     """An index as a file says. `table` is a name of the file's, or, where `is_place`, a path or URI.
 
-    `options` are those of the consumer, `run` the fields of iscp.core.spec.spec.RunFields. An empty `target` is
+    `options` are those of the consumer, `run` the fields of iscp.model.spec.spec.RunFields. An empty `target` is
     to be found below the root of targets.
     """
 

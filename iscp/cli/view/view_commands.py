@@ -64,15 +64,15 @@ from iscp.cli.view.view_options import (
     run_options_of_views,
     view_fields,
 )
-from iscp.core.api.api_requests import ChangeVerb, JobFilter, JobName, RegisterRequest
-from iscp.core.api.api_views import JobView
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.query.query_plan import CHANGED_ROWS, ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
-from iscp.core.spec.cron_schedule import DEFAULT_ZONE
-from iscp.core.spec.spec_parsing import ViewFields, shown_tables, view_of
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.values.errors import InvalidRequest, JobNotFound
-from iscp.core.values.progress import TableSize
+from iscp.model.api.api_requests import ChangeVerb, JobFilter, JobName, RegisterRequest
+from iscp.model.api.api_views import JobView
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.query_plan import CHANGED_ROWS, ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.model.spec.cron_schedule import DEFAULT_ZONE
+from iscp.model.spec.spec_parsing import ViewFields, shown_tables, view_of
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.model.values.errors import InvalidRequest, JobNotFound
+from iscp.model.values.progress import TableSize
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

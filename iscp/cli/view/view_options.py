@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from iscp.cli.shell.arguments import DURATION, TABLE, VERSION, VIEW_NAME, absolute_table, account_option
-from iscp.core.spec.spec import PRIORITY_MAX, PRIORITY_MIN
-from iscp.core.spec.spec_parsing import OPTIONS_FIELD, REFRESH_POLICIES, WAITS_FOR_S, ViewFields, view_text
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.spec.spec import PRIORITY_MAX, PRIORITY_MIN
+from iscp.model.spec.spec_parsing import OPTIONS_FIELD, REFRESH_POLICIES, WAITS_FOR_S, ViewFields, view_text
+from iscp.model.values.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

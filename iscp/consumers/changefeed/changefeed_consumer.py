@@ -16,14 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES, conformed
-from iscp.adapters.delta.rows.row_keys import row_hashes
-from iscp.adapters.delta.sink.staging import FileStagedRanges, staged_rows
-from iscp.adapters.delta.source.spark_read import load_version
-from iscp.adapters.delta.spark.spark_engine import arrow_batches
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.spark.spark_frames import spark_schema
-from iscp.adapters.system.late_imports import A, F
 from iscp.changefeed.model.lock_queue import FeedCommit, FeedSink
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
 from iscp.changefeed.table.feed_log import newest_text
@@ -31,20 +23,28 @@ from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable, purged_names, read_purged
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
 from iscp.consumers.validation import unwritable_name
-from iscp.core.build.build_task import BuildId
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.registration_id import logged_job
-from iscp.core.job.watermark_record import parse_record, position_of, record_key
-from iscp.core.rows import key_ranges as ranges
-from iscp.core.spec.spec import OnSchemaChange
-from iscp.core.sql.sql_names import quoted
-from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TableNotFound
-from iscp.core.values.watermark import Position
+from iscp.delta.rows.net_changes import CHANGE_TYPE, WRITES, conformed
+from iscp.delta.rows.row_keys import row_hashes
+from iscp.delta.sink.staging import FileStagedRanges, staged_rows
+from iscp.delta.source.spark_read import load_version
+from iscp.model.build.build_task import BuildId
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.registration_id import logged_job
+from iscp.model.job.watermark_record import parse_record, position_of, record_key
+from iscp.model.rows import key_ranges as ranges
+from iscp.model.spec.spec import OnSchemaChange
+from iscp.model.sql.sql_names import quoted
+from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TableNotFound
+from iscp.model.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumed, RangedConsumer, Retriever
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import Rows
 from iscp.ports.system import Clock, Failpoints, Guard
+from iscp.spark.spark_engine import arrow_batches
+from iscp.spark.spark_errors import spark_faults
+from iscp.spark.spark_frames import spark_schema
+from iscp.system.late_imports import A, F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -17,12 +17,12 @@ from iscp.consumers.validation import (
     refuse_reserved,
     wanted_columns,
 )
-from iscp.core.job.iteration import ChangeDetail
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_names import KEY_HASH
-from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.values.watermark import Position
+from iscp.model.job.iteration import ChangeDetail
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.sql.sql_names import KEY_HASH
+from iscp.model.values.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.model.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 

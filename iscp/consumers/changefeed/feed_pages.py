@@ -11,16 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from iscp.adapters.delta.storage.bounded_parquet import decoded_bytes
 from iscp.changefeed.client.reader import FeedReader
 from iscp.changefeed.model.ulid import TEXT_CHARS, Cursor
 from iscp.changefeed.table.feed_schema import FEED, KEY, NET, OPERATION, ROW, SHARD, ULID, ULID_TEXT, VERSION
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.api.api_requests import ChangePage, FeedChange
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
-from iscp.core.values.untrusted_values import error_text, json_value
+from iscp.model.api.api_requests import ChangePage, FeedChange
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+from iscp.model.values.untrusted_values import error_text, json_value
 from iscp.ports.system import Clock, Failpoints
+from iscp.storage.bounded_parquet import decoded_bytes
 
 READ_BYTES_MAX = 256 * 1024**2
 """Bytes, decoded, that a node reads for a page of a feed; it ends early then, and what is only read at once and has

@@ -18,16 +18,16 @@ from iscp.consumers.validation import (
     refuse_reserved,
     wanted_columns,
 )
-from iscp.core.job.iteration import ChangeDetail, DataType, exact_position
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import TargetLog
-from iscp.core.job.watermark_record import position_of, record_key
-from iscp.core.rows.key_ranges import hashes
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_names import KEY_HASH
-from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
-from iscp.core.values.untrusted_values import error_text, exact_int, is_of_a_job, named_error, plain_error, shown
-from iscp.core.values.watermark import Position
+from iscp.model.job.iteration import ChangeDetail, DataType, exact_position
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import TargetLog
+from iscp.model.job.watermark_record import position_of, record_key
+from iscp.model.rows.key_ranges import hashes
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.sql.sql_names import KEY_HASH
+from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
+from iscp.model.values.untrusted_values import error_text, exact_int, is_of_a_job, named_error, plain_error, shown
+from iscp.model.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import (
     ConsumeContext,

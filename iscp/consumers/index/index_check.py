@@ -26,14 +26,9 @@ import numpy as np
 import pyarrow as pa
 from lance.query import MatchQuery
 
-from iscp.adapters.system.late_imports import pc
 from iscp.consumers.index.index_consumer import SHARED_KEY, IndexConsumer, index_tables
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.source_rows import find_shared_keys
-from iscp.core.job.start_rule import SAMPLES_MAX, Comparison, Sample
-from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.untrusted_values import shown
-from iscp.core.values.watermark import Watermark
 from iscp.index.lance.index_columns import HEAD_KEY, KEY, KEY_INDEX, VECTOR, VECTOR_INDEX, words_column, words_index
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex, live_counts, rebuild_indexes, segments_of
@@ -45,9 +40,14 @@ from iscp.index.maintenance.calibration import NEIGHBOURS, Floats, calibrate, ma
 from iscp.index.model.definition_parsing import definition_from_json
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.index.search.vector_search import VectorSearch
+from iscp.model.job.start_rule import SAMPLES_MAX, Comparison, Sample
+from iscp.model.values.errors import ErrorCode, PermanentError
+from iscp.model.values.untrusted_values import shown
+from iscp.model.values.watermark import Watermark
 from iscp.ports.consumer import Check, ConsumeContext, Consumed
 from iscp.ports.sink import Compared
 from iscp.ports.source import Rows
+from iscp.system.late_imports import pc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,21 +22,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from iscp.adapters.delta.sink.staging import FileStagedRanges
-from iscp.adapters.delta.spark.spark_engine import arrow_batches
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.system.late_imports import A, pc
 from iscp.consumers.index.index_plan import IndexPlan, vectors_among, vectors_of
 from iscp.consumers.source_rows import ROWS_MAX, rows_passing, split_by_key
-from iscp.core.build.build_task import BuildId
-from iscp.core.job.iteration import DataType, UsagePart
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
-from iscp.core.rows.differences import Op
-from iscp.core.sql.sql_names import OP
-from iscp.core.values.errors import Conflict, StorageError
-from iscp.core.values.watermark import NOTHING_APPLIED, DeadLetters, Position, Watermark
+from iscp.delta.sink.staging import FileStagedRanges
 from iscp.index.embedding.embedder import Known
 from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH
 from iscp.index.lance.index_head import FieldTotals, IndexHead
@@ -53,10 +41,22 @@ from iscp.index.lance.word_counts import (
     read_table,
     write_counts,
 )
+from iscp.model.build.build_task import BuildId
+from iscp.model.job.iteration import DataType, UsagePart
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.watermark_record import WatermarkRecord, position_of, record_key
+from iscp.model.rows.differences import Op
+from iscp.model.sql.sql_names import OP
+from iscp.model.values.errors import Conflict, StorageError
+from iscp.model.values.watermark import NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, KeysSharedError, Rows
 from iscp.ports.work_timer import charged_as
+from iscp.spark.spark_engine import arrow_batches
+from iscp.storage import files
+from iscp.storage.delta_errors import storage_faults
+from iscp.system.late_imports import A, pc
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -27,40 +27,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-from iscp.adapters.delta.sink.target_deletion import (
+from iscp.consumers.index.index_check import IndexCheck
+from iscp.consumers.index.index_consumer import IndexConsumer
+from iscp.consumers.index.index_plan import IndexPlan
+from iscp.consumers.index.index_services import IndexServices
+from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, require_present, where_columns
+from iscp.delta.sink.target_deletion import (
     FILES_AT_ONCE,
     dataset_within,
     refused_deletion,
     require_kept_by,
     shown_files,
 )
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.files import SCRATCH_PREFIX
-from iscp.adapters.delta.storage.locations import (
-    BUILDS,
-    DATA,
-    DELETIONS,
-    INDICES,
-    TRANSACTIONS,
-    VERSION_HINT,
-    VERSIONS,
-    manifest_name,
-)
-from iscp.consumers.index.index_check import IndexCheck
-from iscp.consumers.index.index_consumer import IndexConsumer
-from iscp.consumers.index.index_plan import IndexPlan
-from iscp.consumers.index.index_services import IndexServices
-from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, require_present, where_columns
-from iscp.core.api.api_views import LeftOutRow, LeftOutRows
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.registration_id import deletion_id
-from iscp.core.job.start_rule import TargetLog
-from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError
-from iscp.core.values.untrusted_values import named_error
-from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.index.lance.index_columns import dataset_schema, is_reserved
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex, segments_of, statistics_name
@@ -72,10 +50,32 @@ from iscp.index.model import definition_parsing
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition
 from iscp.index.search.search_library import read_dead_letters
+from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.registration_id import deletion_id
+from iscp.model.job.start_rule import TargetLog
+from iscp.model.job.watermark_record import WatermarkRecord, position_of, record_key
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError
+from iscp.model.values.untrusted_values import named_error
+from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
 from iscp.ports.system import Clock
+from iscp.storage import files
+from iscp.storage.delta_errors import storage_faults
+from iscp.storage.files import SCRATCH_PREFIX
+from iscp.storage.locations import (
+    BUILDS,
+    DATA,
+    DELETIONS,
+    INDICES,
+    TRANSACTIONS,
+    VERSION_HINT,
+    VERSIONS,
+    manifest_name,
+)
 
 _REFS = "_refs"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

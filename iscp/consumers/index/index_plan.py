@@ -11,12 +11,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.system.late_imports import pc
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.core.api.api_requests import VECTOR_NUMBERS_MAX
-from iscp.core.sql.sql_names import quoted
-from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.index.embedding.embedder import Known, Vectors
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.lance.index_columns import TEXT_HASH, VECTOR, analyser_of, dataset_schema
@@ -27,8 +22,13 @@ from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import EmbeddedTexts, RowEncoder, RowRules
 from iscp.index.lance.text_analysis import Analyse
 from iscp.index.model.index_definition import Analysis, IndexDefinition, Metric, VectorPrecision
+from iscp.model.api.api_requests import VECTOR_NUMBERS_MAX
+from iscp.model.sql.sql_names import quoted
+from iscp.model.values.errors import ErrorCode, PermanentError
 from iscp.ports.source import Rows
 from iscp.ports.system import Guard
+from iscp.spark.spark_errors import spark_faults
+from iscp.system.late_imports import pc
 
 VECTORS_COUNTED_MAX = 1_000
 """Vectors of a large source whose numbers are counted, to learn how many a vector has."""

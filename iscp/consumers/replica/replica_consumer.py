@@ -21,10 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import changes_of_keys, differing_rows, having_keys, inserts_of
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.spark.spark_frames import cached, columns_of, release, rows_of_table, spark_schema
-from iscp.adapters.system.late_imports import F, T
 from iscp.consumers.source_rows import (
     commit_tag,
     differing,
@@ -37,20 +33,24 @@ from iscp.consumers.source_rows import (
     takeover_tag,
 )
 from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
-from iscp.core.build.build_task import BuildId
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import Comparison
-from iscp.core.rows.differences import ranges_for
-from iscp.core.spec.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
-from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX, OP, quoted
-from iscp.core.values.column_identity import other_columns
-from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
+from iscp.delta.rows.net_changes import changes_of_keys, differing_rows, having_keys, inserts_of
+from iscp.model.build.build_task import BuildId
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import Comparison
+from iscp.model.rows.differences import ranges_for
+from iscp.model.spec.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
+from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX, OP, quoted
+from iscp.model.values.column_identity import other_columns
+from iscp.model.values.errors import ErrorCode, PermanentError
+from iscp.model.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import AdoptingCheck, ConsumeContext, Consumed, Consumer, ConsumerEnvironment, Retriever
 from iscp.ports.sink import CommitTag, Compared, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError, KeysSharedError, Rows
 from iscp.ports.work_timer import leave_to_spark
+from iscp.spark.spark_errors import spark_faults
+from iscp.spark.spark_frames import cached, columns_of, release, rows_of_table, spark_schema
+from iscp.system.late_imports import F, T
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iscp.adapters.delta.sink.table_diff import read_first_rows
 from iscp.consumers.replica.replica_consumer import DeadLetterBox, ReplicaCheck, ReplicaConsumer, dead_letter_uri
 from iscp.consumers.validation import (
     CONSUMER_PATH,
@@ -19,12 +18,13 @@ from iscp.consumers.validation import (
     unwritable_name,
     wanted_columns,
 )
-from iscp.core.api.api_views import LeftOutRow, LeftOutRows
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
-from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.values.watermark import Position
+from iscp.delta.sink.table_diff import read_first_rows
+from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX
+from iscp.model.values.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.model.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder

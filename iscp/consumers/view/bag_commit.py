@@ -24,17 +24,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.rows.net_changes import comparable, is_collated, is_double, parts_of, same_values
-from iscp.adapters.delta.rows.row_search import LACKING, read_groups
-from iscp.adapters.delta.spark.spark_frames import cached, frame_of_arrow, release, rows_of_table
-from iscp.adapters.system.late_imports import F, T, pc
-from iscp.core.rows.differences import Op
-from iscp.core.sql.sql_names import OP, VIEW_STATE_SUFFIX, quoted
-from iscp.core.values.errors import EngineError, ErrorCode, PermanentError
-from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
+from iscp.delta.rows.net_changes import comparable, is_collated, is_double, parts_of, same_values
+from iscp.delta.rows.row_search import LACKING, read_groups
+from iscp.model.rows.differences import Op
+from iscp.model.sql.sql_names import OP, VIEW_STATE_SUFFIX, quoted
+from iscp.model.values.errors import EngineError, ErrorCode, PermanentError
+from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
 from iscp.ports.sink import CommitTag, Sink
 from iscp.ports.source import ChangesUnavailableError, Rows
+from iscp.spark.spark_frames import cached, frame_of_arrow, release, rows_of_table
+from iscp.system.late_imports import F, T, pc
 from iscp.views.changes.group_changes import StoredSums
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, collected, netted, whole_number
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Part, measured_as

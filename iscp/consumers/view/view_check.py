@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta.rows.net_changes import are_near, has_doubles
-from iscp.adapters.delta.spark.spark_errors import concerns_values, reading_changes, translating
-from iscp.adapters.system.late_imports import E, F, T
 from iscp.consumers.source_rows import commit_tag
 from iscp.consumers.view.view_consumer import ViewConsumer
 from iscp.consumers.view.view_spec import ViewSpec
-from iscp.core.build.build_task import BuildId, BuildTerms
-from iscp.core.job.registration_id import logged_job
-from iscp.core.query.query_plan import (
+from iscp.delta.rows.net_changes import are_near, has_doubles
+from iscp.model.build.build_task import BuildId, BuildTerms
+from iscp.model.job.registration_id import logged_job
+from iscp.model.query_plan import (
     CHANGED_ROWS,
     EXACT_REMEDY,
     ExplainedOperator,
@@ -44,16 +42,18 @@ from iscp.core.query.query_plan import (
     undecided_reason,
     upkeep_of,
 )
-from iscp.core.query.refresh_choice import CostEstimator, Strategy
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, quoted
-from iscp.core.values.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
-from iscp.core.values.progress import UNKNOWN, TableSize
-from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX, quoted
+from iscp.model.values.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
+from iscp.model.values.progress import UNKNOWN, TableSize
+from iscp.model.values.watermark import NOTHING_APPLIED, Watermark
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import Check, ConsumeContext, Consumed, ConsumerEnvironment, Refreshed, RefreshOrder
 from iscp.ports.sink import Compared, Manifest, Sink, StagedRanges
 from iscp.ports.source import ChangeSource, Rows
+from iscp.spark.spark_errors import concerns_values, reading_changes, translating
+from iscp.system.late_imports import E, F, T
 from iscp.views.ranges.range_ways import RangedRows, RangeWay, find_ranged_rows
+from iscp.views.refresh.refresh_choice import CostEstimator, Strategy
 from iscp.views.refresh.table_spans import RefreshEnd, measuring, size_of_tables, tables_at
 from iscp.views.refresh.view_query import ViewQuery
 

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from iscp import __version__
-from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, are_equal
-from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
-from iscp.adapters.duck.duck_engine import READ_LIMITS, DuckEngine, NotComputedError, OutOfTimeError
-from iscp.adapters.system.late_imports import E
+from iscp.algebra.duck_engine import READ_LIMITS, DuckEngine, NotComputedError, OutOfTimeError
+from iscp.algebra.stored_query import KeptInput, QueryOrigin, StoredQuery
 from iscp.consumers.source_rows import commit_tag, takeover_tag
 from iscp.consumers.view.bag_commit import (
     FEW_ROWS_MAX,
@@ -27,13 +25,12 @@ from iscp.consumers.view.bag_commit import (
     replace_few,
 )
 from iscp.consumers.view.view_spec import ViewSpec
-from iscp.core.algebra.stored_query import KeptInput, QueryOrigin, StoredQuery
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.registration_id import logged_job
-from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy, direct_budget_s
-from iscp.core.sql.sql_functions import exact_instant_s
-from iscp.core.values.errors import EngineError, InvariantBroken
-from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
+from iscp.delta.rows.row_search import SEARCHED_BYTES_MAX, are_equal
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.registration_id import logged_job
+from iscp.model.sql.sql_functions import exact_instant_s
+from iscp.model.values.errors import EngineError, InvariantBroken
+from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import (
     ConsumeContext,
     Consumed,
@@ -46,6 +43,8 @@ from iscp.ports.consumer import (
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
 from iscp.ports.work_timer import invested_s, investing, leave_to_spark
+from iscp.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
+from iscp.system.late_imports import E
 from iscp.views.analysis.session_analysis import analysis_versions
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.changes.group_changes import with_op
@@ -59,6 +58,7 @@ from iscp.views.duck.duck_refresh import (
     follows_from_all_rows,
     schema_json_of,
 )
+from iscp.views.refresh.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy, direct_budget_s
 from iscp.views.refresh.table_spans import (
     NO_ENDS,
     AgreedEnd,

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from iscp.adapters.duck.duck_engine import DUCK_ENGINE, DuckEngine
+from iscp.algebra.duck_engine import DUCK_ENGINE, DuckEngine
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target, refuse_reserved
 from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.source_holds import unread_property
-from iscp.core.query.query_plan import (
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.source_holds import unread_property
+from iscp.model.query_plan import (
     EXACT_REMEDY,
     OperatorUpkeep,
     QueryExplanation,
@@ -22,14 +22,14 @@ from iscp.core.query.query_plan import (
     explain_operators,
     undecided_reason,
 )
-from iscp.core.query.refresh_choice import Policy
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
-from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.values.watermark import Position
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
+from iscp.model.values.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.model.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
+from iscp.views.refresh.refresh_choice import Policy
 
 if TYPE_CHECKING:
     from iscp.consumers.view.view_check import RangeBuiltView, ViewCheck

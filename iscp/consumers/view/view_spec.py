@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.core.job.source_holds import HOLD_MAX_S
-from iscp.core.query.query_plan import NamedQuery
-from iscp.core.query.refresh_choice import Policy
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
-from iscp.core.sql.sql_functions import refuse_unbounded
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import exact_float, shown
+from iscp.model.job.source_holds import HOLD_MAX_S
+from iscp.model.query_plan import NamedQuery
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
+from iscp.model.sql.sql_functions import refuse_unbounded
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import exact_float, shown
+from iscp.views.refresh.refresh_choice import Policy
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
 _PART = r"\w(?:[\w-]{0,126}\w)?"

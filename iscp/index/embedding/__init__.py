@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.values.untrusted_values import import_name
+from iscp.model.values.untrusted_values import import_name
 
 if TYPE_CHECKING:
-    from iscp.core.settings.embedder_config import EmbedderConfig
     from iscp.index.embedding.embedder import Embedder, EmbedderBusy, TextsRefusedError
+    from iscp.model.settings.embedder_config import EmbedderConfig
 
 __all__ = ["Embedder", "EmbedderBusy", "EmbedderConfig", "TextsRefusedError"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "EmbedderConfig":
-        return import_name("iscp.index.embedding", name, "iscp.core.settings.embedder_config")
+        return import_name("iscp.index.embedding", name, "iscp.model.settings.embedder_config")
     if name in __all__:
         return import_name("iscp.index.embedding", name, "iscp.index.embedding.embedder")
     raise AttributeError(f"module 'iscp.index.embedding' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from iscp.core.values.errors import PermanentError, Unavailable
+from iscp.model.values.errors import PermanentError, Unavailable
 
 Vectors = npt.NDArray[np.float32]
 """Vectors of texts, one a row, in the order of the texts."""

@@ -20,9 +20,10 @@ from importlib.metadata import EntryPoint, entry_points
 
 import numpy as np
 
-from iscp.core.settings.embedder_config import BATCH_MAX, DIMENSION_MAX, OWN_KINDS, EmbedderConfig, kind_faults
-from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
-from iscp.core.values.untrusted_values import (
+from iscp.index.embedding.embedder import Embedder, EmbedderBusy, TextsRefusedError, Vectors
+from iscp.model.settings.embedder_config import BATCH_MAX, DIMENSION_MAX, OWN_KINDS, EmbedderConfig, kind_faults
+from iscp.model.values.errors import ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
+from iscp.model.values.untrusted_values import (
     error_text,
     exact_float,
     exact_int,
@@ -32,7 +33,6 @@ from iscp.core.values.untrusted_values import (
     printable,
     shown,
 )
-from iscp.index.embedding.embedder import Embedder, EmbedderBusy, TextsRefusedError, Vectors
 
 BATCH_DEFAULT = 32
 """Texts that an embedder is given at once where neither its definition nor its class (`batch_max`) says how many."""

@@ -29,11 +29,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from iscp.core.settings.embedder_config import CHARS_MOST
-from iscp.core.values.errors import TemporaryError
-from iscp.core.values.untrusted_values import one_line, shown
 from iscp.index.embedding.embedder import EmbedderBusy, Known, Vectors, text_hash
 from iscp.index.embedding.embedder_registry import EMBED_FIELD, CheckedEmbedder, EmbedderRegistry, embed_apart
+from iscp.model.settings.embedder_config import CHARS_MOST
+from iscp.model.values.errors import TemporaryError
+from iscp.model.values.untrusted_values import one_line, shown
 from iscp.ports.system import Clock, Guard
 
 

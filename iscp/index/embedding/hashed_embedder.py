@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.index.embedding.embedder import Vectors
+from iscp.model.settings.embedder_config import EmbedderConfig
 
 HASHED_DIMENSION = 256
 """Numbers in a vector where `dimension` is not given."""

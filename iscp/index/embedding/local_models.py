@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.embedding.embedder import Vectors
+from iscp.model.settings.embedder_config import EmbedderConfig
+from iscp.model.values.errors import InvalidRequest
 
 MODEL_FILES_MAX = 1_000
 """Files in the directory of a model; one with more is refused."""

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from iscp.core.settings.embedder_config import MINILM_BATCH_MAX, EmbedderConfig
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.untrusted_values import install_command
 from iscp.index.embedding.embedder import Vectors
+from iscp.model.settings.embedder_config import MINILM_BATCH_MAX, EmbedderConfig
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.untrusted_values import install_command
 
 MINILM_TOKENS_MAX = 256
 """Tokens of a text that count, as the model was trained; the rest is left out."""

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.untrusted_values import error_text, exact_int, shown
+from iscp.model.values.errors import ErrorCode, PermanentError
+from iscp.model.values.untrusted_values import error_text, exact_int, shown
 
 FORMAT = 1
 
@@ -36,7 +36,7 @@ class IndexHead:
 
     `definition` says what is indexed and how (iscp.index.model.index_definition has its form); empty: the index is
     deleted, and this is all that is left (iscp.consumers.index.index_kind). `key` are the source's
-    columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).
+    columns that identify a row. `records` are the watermark records by their names (iscp.model.job.watermark_record).
     `version` is that of the source which the rows are of, committed at `version_at_s` (Unix seconds); -1: there are
     none yet. It stays while a later registration builds other rows, which a record says at once. While a commit of the
     source is applied in steps, `whole` is the dataset's version before the first of them, which searches read; 0: this.

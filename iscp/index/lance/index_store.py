@@ -26,11 +26,6 @@ from lance import LanceDataset, LanceOperation
 from lance.bitmap import Bitmap
 from lance.dataset import Index
 
-from iscp.adapters.delta.storage.dataset_manifest import guard_dataset
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.locations import S3, place
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError
 from iscp.index.lance.index_columns import (
     BIT_DIMENSIONS_MIN,
     FINE_VECTOR_KIND,
@@ -67,6 +62,11 @@ from iscp.index.lance.word_counts import (
     read_table,
     write_counts,
 )
+from iscp.model.values.errors import Conflict, InvalidRequest, PermanentError
+from iscp.storage.dataset_manifest import guard_dataset
+from iscp.storage.delta_errors import storage_faults
+from iscp.storage.locations import S3, place
+from iscp.storage.s3_settings import table_options
 
 if TYPE_CHECKING:
     from lance import LanceFragment

@@ -29,17 +29,17 @@ import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
-from iscp.adapters.delta.storage.dataset_trial import current_trial
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.locations import local_path
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.adapters.delta.storage.table_files import sync
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.lance_access import lance_faults, require_version
 from iscp.index.lance.recent_values import PlacedHead, cache_counts, cache_head
 from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
 from iscp.ports.work_timer import count_work
+from iscp.storage.dataset_trial import current_trial
+from iscp.storage.delta_errors import storage_faults
+from iscp.storage.locations import local_path
+from iscp.storage.s3_settings import table_options
+from iscp.storage.table_files import sync
 
 if TYPE_CHECKING:
     from lance import FragmentMetadata

@@ -13,14 +13,14 @@ from lance.commit import CommitConflictError
 from lance.lance import _Session as Session
 from pyarrow import ArrowException
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_manifest import guard_dataset
-from iscp.adapters.delta.storage.dataset_trial import current_trial
-from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, is_panic, storage_error, storage_faults
-from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name, place
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
-from iscp.core.values.untrusted_values import first_line
+from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
+from iscp.model.values.untrusted_values import first_line
+from iscp.storage import files
+from iscp.storage.dataset_manifest import guard_dataset
+from iscp.storage.dataset_trial import current_trial
+from iscp.storage.delta_errors import MESSAGE_LENGTH_MAX, is_panic, storage_error, storage_faults
+from iscp.storage.locations import VERSIONS, manifest_name, place
+from iscp.storage.s3_settings import table_options
 
 if TYPE_CHECKING:
     from lance import LanceDataset

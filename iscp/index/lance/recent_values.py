@@ -16,11 +16,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.word_counts import CountFile, find_table, read_table
+from iscp.storage import files
+from iscp.storage.delta_errors import storage_faults
+from iscp.storage.locations import VERSIONS, manifest_name
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

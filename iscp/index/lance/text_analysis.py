@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.model.index_definition import gram_count
+from iscp.model.values.errors import InvalidRequest
 
 TEXT_BYTES_MAX = 1024 * 1024
 """Bytes of a text that is indexed; a row with a longer one has a fault."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from struct import Struct
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import storage_error
-from iscp.adapters.delta.storage.locations import (
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import ErrorCode, StorageError, TableNotFound
+from iscp.storage import files
+from iscp.storage.delta_errors import storage_error
+from iscp.storage.locations import (
     VERSION_HINT,
     VERSIONS,
     is_manifest,
@@ -20,8 +22,6 @@ from iscp.adapters.delta.storage.locations import (
     manifest_version,
     place,
 )
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import ErrorCode, StorageError, TableNotFound
 
 _STAMP = Struct("=QQQQ")
 _WORD = (1 << 64) - 1

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.locations import S3
-from iscp.adapters.delta.storage.table_files import OddArrowError, read_arrow
-from iscp.core.values.errors import StorageError
-from iscp.core.values.untrusted_values import shown
+from iscp.model.values.errors import StorageError
+from iscp.model.values.untrusted_values import shown
+from iscp.storage import files
+from iscp.storage.delta_errors import storage_faults
+from iscp.storage.locations import S3
+from iscp.storage.table_files import OddArrowError, read_arrow
 
 FOLDER = "_iscp"
 """The folder below a dataset in which files of iscp's own lie; Lance never opens it."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from lance.optimize import Compaction, CompactionOptions
 
-from iscp.core.values.errors import Conflict, StorageError
 from iscp.index.lance.index_columns import FINE_VECTOR_KIND, words_number
 from iscp.index.lance.index_store import (
     OpenIndex,
@@ -35,6 +34,7 @@ from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
 from iscp.index.maintenance.calibration import calibrate
 from iscp.index.maintenance.index_shape import IN_FLIGHT_S, clean_up, fragments_of, read_shape
 from iscp.index.model.index_definition import Upkeep, UpkeepAction, largest, next_action, next_due_s
+from iscp.model.values.errors import Conflict, StorageError
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_head import IndexHead

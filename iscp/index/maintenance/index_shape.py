@@ -25,10 +25,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.delta.storage.locations import BUILD_BEGUN, BUILDS, VERSIONS
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.index_columns import KEY_INDEX, VECTOR, VECTOR_INDEX, words_index, words_number
 from iscp.index.lance.index_store import (
     SEGMENT_PREFIX,
@@ -52,6 +48,10 @@ from iscp.index.model.index_definition import (
     PartShape,
     SegmentShape,
 )
+from iscp.model.values.errors import InvalidRequest
+from iscp.storage import files
+from iscp.storage.delta_errors import storage_faults
+from iscp.storage.locations import BUILD_BEGUN, BUILDS, VERSIONS
 
 if TYPE_CHECKING:
     from iscp.ports.system import Failpoints

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, assert_never
 
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import shown
 from iscp.index.model.query_syntax import Boolean, Fuzzy, Leaf, Phrase, Prefix, Query, Words
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import shown
 
 EXPANSIONS_MAX = 50
 """Words of a column that a prefix or a fuzzy word stands for; more are left out, and the answer says so. A

@@ -15,8 +15,6 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.untrusted_values import error_text, name_hint, one_line, shown
 from iscp.index.model.index_definition import (
     ANALYSIS_VERSION,
     FORMAT,
@@ -33,6 +31,8 @@ from iscp.index.model.index_definition import (
     VectorPrecision,
 )
 from iscp.index.model.query_syntax import BOOST_LEAST, BOOST_MOST
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.untrusted_values import error_text, name_hint, one_line, shown
 
 OPTIONS_PATH = "spec.iteration.consumer.options"
 

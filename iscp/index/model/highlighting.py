@@ -23,7 +23,7 @@ from functools import lru_cache
 from html import escape
 from unicodedata import category, combining, normalize
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 GRAPHEME_CHARS_MAX = 64
 """Code points that are taken for one visible character; a longer one is cut, so that nobody can make the search for its

@@ -26,9 +26,9 @@ from decimal import Decimal
 from enum import Enum
 from typing import NoReturn, TypeAlias, assert_never
 
-from iscp.core.api.api_requests import SEARCH_TEXT_CHARS_MAX
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import shown
+from iscp.model.api.api_requests import SEARCH_TEXT_CHARS_MAX
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import shown
 
 BOOST_LEAST = 0.001
 """The least factor of a score that a query or a column may have, alone or within others; a smaller one is refused."""

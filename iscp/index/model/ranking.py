@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Generic, TypeVar, assert_never
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.analysed_query import (
     AnalysedBoolean,
     AnalysedDocument,
@@ -36,6 +35,7 @@ from iscp.index.model.analysed_query import (
     node_matches,
     part_frequency,
 )
+from iscp.model.values.errors import InvalidRequest
 
 BM25_K1 = 1.2
 BM25_B = 0.75

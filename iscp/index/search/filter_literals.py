@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import shown
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import shown
 
 DIGITS_MAX = 38
 """Digits of a number in a filter, as of Spark's decimals; one with more is refused."""

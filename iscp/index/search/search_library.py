@@ -13,13 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_trial import try_datasets_as_user
-from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.adapters.system.child_process import Before, refuse_fork
-from iscp.core.api.api_requests import VECTOR_NUMBERS_MAX, WAIT_S, SearchAnswer, SearchRequest, SearchWeights
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import json_value
 from iscp.index.lance.index_columns import FAULT
 from iscp.index.lance.index_store import open_live
 from iscp.index.lance.lance_access import lance_faults
@@ -35,6 +28,13 @@ from iscp.index.search.searched_index import (
     shown_columns,
 )
 from iscp.index.search.vector_search import EmbedderOf, HybridSearch, SearchedRows, own_embedder
+from iscp.model.api.api_requests import VECTOR_NUMBERS_MAX, WAIT_S, SearchAnswer, SearchRequest, SearchWeights
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import json_value
+from iscp.storage import files
+from iscp.storage.dataset_trial import try_datasets_as_user
+from iscp.storage.delta_errors import storage_faults
+from iscp.system.child_process import Before, refuse_fork
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

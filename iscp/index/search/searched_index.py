@@ -29,10 +29,6 @@ import pyarrow.compute as pc
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from iscp.core.api.api_requests import MARK, SearchHit
-from iscp.core.values.errors import ErrorCode, InvalidRequest, TemporaryError
-from iscp.core.values.untrusted_values import shown
-from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
 from iscp.index.lance.index_columns import VECTOR, analyser_of, folding_of, is_reserved, words_column
 from iscp.index.lance.index_head import unreadable_head
 from iscp.index.lance.index_store import open_index, open_live
@@ -54,6 +50,10 @@ from iscp.index.model.index_definition import Tokenizer
 from iscp.index.model.query_syntax import parse_query
 from iscp.index.model.ranking import Corpus, score_document
 from iscp.index.search.document_scores import Statistics, words_by_column
+from iscp.model.api.api_requests import MARK, SearchHit
+from iscp.model.values.errors import ErrorCode, InvalidRequest, TemporaryError
+from iscp.model.values.untrusted_values import shown
+from iscp.model.values.watermark import NOTHING_APPLIED, Watermark
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_store import OpenIndex

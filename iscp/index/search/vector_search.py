@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
 from iscp.index.lance.index_columns import KEY, VECTOR, VECTOR_INDEX
 from iscp.index.lance.index_transaction import ADDRESS
@@ -45,13 +44,14 @@ from iscp.index.search.fresh_rows import (
 )
 from iscp.index.search.fulltext_search import FulltextSearch
 from iscp.index.search.searched_index import BestRows, RankedRow
+from iscp.model.values.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment
 
-    from iscp.core.api.api_requests import SearchRequest
     from iscp.index.model.analysed_query import AnalysedQuery
     from iscp.index.search.searched_index import SearchedIndex
+    from iscp.model.api.api_requests import SearchRequest
 
 
 REFINE_WITHOUT_CALIBRATION = 40

@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from iscp.adapters.delta.spark.jvm_launch import SparkSettings
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.system.child_process import give_way
-from iscp.core.values.errors import IscpError, Unavailable
+from iscp.model.values.errors import IscpError, Unavailable
+from iscp.spark.jvm_launch import SparkSettings
+from iscp.spark.session import SparkRuntime
+from iscp.system.child_process import give_way
 from iscp.views.analysis.separate_analysis import shape_to_json
 from iscp.views.analysis.session_analysis import SessionAnalysis
 

@@ -21,9 +21,9 @@ from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.qualify_tables import qualify_tables
 from sqlglot.optimizer.scope import Scope, build_scope
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.lineage.run_events import InputColumn, KnownTables, source_uris
-from iscp.core.spec.spec_parsing import ViewFields, view_of
+from iscp.model.job.job_row import JobRow
+from iscp.model.run_events import InputColumn, KnownTables, source_uris
+from iscp.model.spec.spec_parsing import ViewFields, view_of
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 QUALIFIES_MAX = 16
 """QUALIFYs in one query, for each of which the whole query is read; one with more is refused."""

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta.spark.spark_engine import session_of, settings_for, without_rules
-from iscp.adapters.delta.spark.spark_errors import spark_faults, spark_message
-from iscp.adapters.delta.spark.spark_frames import restrict_condition, restrict_query, run_nothing
-from iscp.adapters.system.late_imports import E, T
-from iscp.core.algebra.algebra import Opaque, Rel, TypedColumn
-from iscp.core.algebra.duck_text import translate
-from iscp.core.algebra.lookup_plan import statements_of
-from iscp.core.algebra.result_types import OTHER
-from iscp.core.algebra.stored_query import with_fields_as_columns, without_unread_columns
-from iscp.core.query.query_plan import NotRanged, QueryShape, undecided_reason
-from iscp.core.sql.sql_functions import SIZE_MAX, too_deep
-from iscp.core.sql.sql_names import RESERVED_PREFIX, quoted, reserved_names
-from iscp.core.values.column_identity import COLLATIONS
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import first_line
+from iscp.algebra.algebra import Opaque, Rel, TypedColumn
+from iscp.algebra.duck_text import translate
+from iscp.algebra.lookup_plan import statements_of
+from iscp.algebra.result_types import OTHER
+from iscp.algebra.stored_query import with_fields_as_columns, without_unread_columns
+from iscp.model.query_plan import NotRanged, QueryShape, undecided_reason
+from iscp.model.sql.sql_functions import SIZE_MAX, too_deep
+from iscp.model.sql.sql_names import RESERVED_PREFIX, quoted, reserved_names
+from iscp.model.values.column_identity import COLLATIONS
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import first_line
+from iscp.spark.spark_engine import session_of, settings_for, without_rules
+from iscp.spark.spark_errors import spark_faults, spark_message
+from iscp.spark.spark_frames import restrict_condition, restrict_query, run_nothing
+from iscp.system.late_imports import E, T
 from iscp.views.catalyst.algebra_reader import QueryAlgebra, ResultKeys, read_algebra
 from iscp.views.catalyst.catalyst import Catalyst, classes_of
 from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, needed_columns, read_tree, stored_input

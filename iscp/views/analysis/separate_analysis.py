@@ -19,11 +19,9 @@ from dataclasses import dataclass, fields, replace
 
 from pydantic import TypeAdapter
 
-from iscp.adapters.delta.spark.jvm_launch import SparkSettings, relay_output
-from iscp.adapters.system.child_process import POLL_S, ExpendableProcess, ProcessEndedError
-from iscp.core.query.query_plan import Operator, QueryShape
-from iscp.core.settings.config import S3Config
-from iscp.core.values.errors import (
+from iscp.model.query_plan import Operator, QueryShape
+from iscp.model.settings.config import S3Config
+from iscp.model.values.errors import (
     Canceled,
     EngineError,
     ErrorCode,
@@ -35,6 +33,8 @@ from iscp.core.values.errors import (
     TimedOut,
 )
 from iscp.ports.admin import still_wanted
+from iscp.spark.jvm_launch import SparkSettings, relay_output
+from iscp.system.child_process import POLL_S, ExpendableProcess, ProcessEndedError
 
 
 @dataclass(frozen=True, slots=True)

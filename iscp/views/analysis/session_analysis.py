@@ -11,13 +11,13 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.java import delta_release
 from iscp.ports.work_timer import leave_to_spark
+from iscp.spark.java import delta_release
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from iscp.core.query.query_plan import QueryShape
+    from iscp.model.query_plan import QueryShape
 
 
 class SessionAnalysis:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.rows.net_changes import comparable, is_one_of, whole_types
-from iscp.adapters.system.late_imports import F, T, column_of_java
-from iscp.core.algebra.change_plan import number_names
-from iscp.core.sql.sql_names import WEIGHT
-from iscp.core.values.totals import AggregateKind, Total
+from iscp.algebra.change_plan import number_names
+from iscp.delta.rows.net_changes import comparable, is_one_of, whole_types
+from iscp.model.sql.sql_names import WEIGHT
+from iscp.model.values.totals import AggregateKind, Total
+from iscp.system.late_imports import F, T, column_of_java
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 
 if TYPE_CHECKING:

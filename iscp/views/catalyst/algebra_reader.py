@@ -15,7 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from iscp.core.algebra.algebra import (
+from iscp.algebra.algebra import (
     CLOCK,
     Expand,
     Expr,
@@ -35,8 +35,8 @@ from iscp.core.algebra.algebra import (
     Values,
     Windowed,
 )
-from iscp.core.algebra.change_plan import shown_keys
-from iscp.core.algebra.result_types import (
+from iscp.algebra.change_plan import shown_keys
+from iscp.algebra.result_types import (
     DIGITS,
     FLOATS,
     OPERATIONS,
@@ -46,7 +46,7 @@ from iscp.core.algebra.result_types import (
     result_type,
     type_of_delta,
 )
-from iscp.core.query.query_plan import OperatorKind
+from iscp.model.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.catalyst.time_marks import ClockValue

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.system.late_imports import T, frame_of_java
+from iscp.system.late_imports import T, frame_of_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from iscp.core.query.query_plan import (
+from iscp.model.query_plan import (
     JoinSide,
     Operator,
     OperatorKind,
@@ -20,8 +20,8 @@ from iscp.core.query.query_plan import (
     reads_all_again,
     worth_storing,
 )
-from iscp.core.sql.sql_functions import finest
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.sql.sql_functions import finest
+from iscp.model.values.errors import InvalidRequest
 from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.time_marks import ClockValue

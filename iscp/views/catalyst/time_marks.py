@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, assert_never
 
-from iscp.adapters.system.late_imports import T
-from iscp.core.algebra.algebra import CLOCK_TYPES
-from iscp.core.sql.sql_functions import TimeDependence
-from iscp.core.values.errors import InvalidRequest
-from iscp.core.values.untrusted_values import shown
+from iscp.algebra.algebra import CLOCK_TYPES
+from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.values.errors import InvalidRequest
+from iscp.model.values.untrusted_values import shown
+from iscp.system.late_imports import T
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 
 if TYPE_CHECKING:

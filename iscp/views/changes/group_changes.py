@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import is_one_of, same_values, whole_types
-from iscp.adapters.delta.rows.row_search import LACKING, row_codes
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.adapters.system.late_imports import F, T
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.algebra.change_plan import GROUP_ROWS, key_columns, number_names
-from iscp.core.query.query_plan import OperatorKind
-from iscp.core.rows.differences import Op
-from iscp.core.sql.sql_names import OP
-from iscp.core.values.totals import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
+from iscp.algebra.algebra import TableRows
+from iscp.algebra.change_plan import GROUP_ROWS, key_columns, number_names
+from iscp.delta.rows.net_changes import is_one_of, same_values, whole_types
+from iscp.delta.rows.row_search import LACKING, row_codes
+from iscp.model.query_plan import OperatorKind
+from iscp.model.rows.differences import Op
+from iscp.model.sql.sql_names import OP
+from iscp.model.values.totals import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
 from iscp.ports.source import ChangesUnavailableError
+from iscp.spark.spark_frames import frame_of_arrow
+from iscp.system.late_imports import F, T
 from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions, finished_rows, stored_groups
 from iscp.views.catalyst.algebra_reader import ResultKeys
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from iscp.adapters.delta.rows.net_changes import comparable, fits_arrow, is_collated, parts_of
-from iscp.adapters.delta.spark.spark_frames import arrow_of_frame, frame_of_arrow, utf8_rows
-from iscp.adapters.system.late_imports import F, T
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.sql.sql_names import WEIGHT as WEIGHT
+from iscp.algebra.algebra import TableRows
+from iscp.delta.rows.net_changes import comparable, fits_arrow, is_collated, parts_of
+from iscp.model.sql.sql_names import WEIGHT as WEIGHT
+from iscp.spark.spark_frames import arrow_of_frame, frame_of_arrow, utf8_rows
+from iscp.system.late_imports import F, T
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from iscp.adapters.delta.spark.spark_frames import cached, frame_of_arrow, release
-from iscp.core.algebra.algebra import (
+from iscp.algebra.algebra import (
     CLOCK,
     UNNUMBERED,
     Expand,
@@ -39,12 +38,13 @@ from iscp.core.algebra.algebra import (
     TypedColumn,
     Union,
 )
-from iscp.core.algebra.change_plan import ChangePlan
-from iscp.core.algebra.key_reduction import UnplannedError, all_of, named, same_values, with_leaves
-from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep
-from iscp.core.algebra.result_types import OTHER
-from iscp.core.query.query_plan import Operator, OperatorKind
-from iscp.core.values.totals import NO_TOTALS, QueryTotals, Totals
+from iscp.algebra.change_plan import ChangePlan
+from iscp.algebra.key_reduction import UnplannedError, all_of, named, same_values, with_leaves
+from iscp.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep
+from iscp.algebra.result_types import OTHER
+from iscp.model.query_plan import Operator, OperatorKind
+from iscp.model.values.totals import NO_TOTALS, QueryTotals, Totals
+from iscp.spark.spark_frames import cached, frame_of_arrow, release
 from iscp.views.catalyst.aggregates import finished_rows
 from iscp.views.catalyst.algebra_reader import QueryAlgebra
 from iscp.views.catalyst.catalyst import Catalyst, Columns, Expression, Plan

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import arrow_schema, weights_of
-from iscp.adapters.duck.duck_engine import DuckCursor, NotComputedError, ReadLimits
-from iscp.adapters.system.late_imports import T, pc
-from iscp.core.algebra.algebra import (
+from iscp.algebra.algebra import (
     CLOCK,
     CLOCK_TYPES,
     UNNUMBERED,
@@ -32,15 +29,18 @@ from iscp.core.algebra.algebra import (
     TypedColumn,
     Windowed,
 )
-from iscp.core.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
-from iscp.core.algebra.duck_text import leaf_name, translate, uses_of
-from iscp.core.algebra.key_reduction import UnplannedError
-from iscp.core.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
-from iscp.core.algebra.result_types import type_for_delta
-from iscp.core.algebra.stored_query import KeptInput, KeptRows, plan_kept_rows
-from iscp.core.rows.differences import Op
-from iscp.core.sql.sql_names import OP, WEIGHT
+from iscp.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
+from iscp.algebra.duck_engine import DuckCursor, NotComputedError, ReadLimits
+from iscp.algebra.duck_text import leaf_name, translate, uses_of
+from iscp.algebra.key_reduction import UnplannedError
+from iscp.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
+from iscp.algebra.result_types import type_for_delta
+from iscp.algebra.stored_query import KeptInput, KeptRows, plan_kept_rows
+from iscp.delta.rows.net_changes import arrow_schema, weights_of
+from iscp.model.rows.differences import Op
+from iscp.model.sql.sql_names import OP, WEIGHT
 from iscp.ports.source import ChangeSource, RowScan, UnreadRowsError
+from iscp.system.late_imports import T, pc
 from iscp.views.changes.group_changes import KeyRows, with_op
 from iscp.views.changes.signed_rows import Instants
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Part, Spans, count_read, measured_as, reading

@@ -24,11 +24,19 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
-from iscp.adapters.delta.spark.spark_engine import JobBudget
-from iscp.adapters.system.late_imports import E, F
-from iscp.core.job.iteration import Bounds
-from iscp.core.query.common_versions import (
+from iscp.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
+from iscp.model.job.iteration import Bounds
+from iscp.model.values.errors import Canceled, EngineError
+from iscp.model.values.progress import TableSize, total_size
+from iscp.model.values.totals import NO_TOTALS, QueryTotals
+from iscp.model.values.watermark import Position, SourceMark, SourceMarks, committed_apart
+from iscp.ports.consumer import Consumed, Refreshed
+from iscp.ports.source import NO_ORIGIN, ChangeSet, ChangeSource, ChangesUnavailableError, CommitOrigin, SourceRange
+from iscp.ports.system import Clock, Guard
+from iscp.spark.spark_engine import JobBudget
+from iscp.system.late_imports import E, F
+from iscp.views.changes.signed_rows import WEIGHT
+from iscp.views.refresh.common_versions import (
     Held,
     Mix,
     Stand,
@@ -38,15 +46,7 @@ from iscp.core.query.common_versions import (
     find_mix,
     merged_stands,
 )
-from iscp.core.query.refresh_choice import RefreshChoice
-from iscp.core.values.errors import Canceled, EngineError
-from iscp.core.values.progress import TableSize, total_size
-from iscp.core.values.totals import NO_TOTALS, QueryTotals
-from iscp.core.values.watermark import Position, SourceMark, SourceMarks, committed_apart
-from iscp.ports.consumer import Consumed, Refreshed
-from iscp.ports.source import NO_ORIGIN, ChangeSet, ChangeSource, ChangesUnavailableError, CommitOrigin, SourceRange
-from iscp.ports.system import Clock, Guard
-from iscp.views.changes.signed_rows import WEIGHT
+from iscp.views.refresh.refresh_choice import RefreshChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa

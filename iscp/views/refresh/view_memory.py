@@ -20,9 +20,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.spark_engine import heap_share_of
-from iscp.core.algebra.duck_text import translate
-from iscp.core.algebra.stored_query import (
+from iscp.algebra.duck_text import translate
+from iscp.algebra.stored_query import (
     QUERY_BYTES_MAX,
     KeptInput,
     QueryOrigin,
@@ -30,7 +29,15 @@ from iscp.core.algebra.stored_query import (
     query_from_json,
     query_to_json,
 )
-from iscp.core.query.refresh_choice import (
+from iscp.model.sql.sql_functions import TimeDependence, next_refresh_at_s
+from iscp.model.values.errors import StorageError
+from iscp.model.values.watermark import SourceMark
+from iscp.ports.sink import TargetNotes
+from iscp.ports.source import ChangeSource, SourceRange
+from iscp.spark.spark_engine import heap_share_of
+from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, analyze_query, depth_of_stored
+from iscp.views.catalyst.catalyst import Catalyst, Plan
+from iscp.views.refresh.refresh_choice import (
     CHANGES_PASSED_OVER,
     RefreshHistory,
     RefreshSample,
@@ -38,13 +45,6 @@ from iscp.core.query.refresh_choice import (
     refreshes_to_json,
     with_sample,
 )
-from iscp.core.sql.sql_functions import TimeDependence, next_refresh_at_s
-from iscp.core.values.errors import StorageError
-from iscp.core.values.watermark import SourceMark
-from iscp.ports.sink import TargetNotes
-from iscp.ports.source import ChangeSource, SourceRange
-from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, analyze_query, depth_of_stored
-from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.refresh.table_spans import Agreement, Part, measured_as
 
 if TYPE_CHECKING:

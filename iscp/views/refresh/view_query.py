@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from iscp.adapters.delta.rows.net_changes import weights_of
-from iscp.adapters.delta.rows.row_search import beyond, row_codes
-from iscp.adapters.delta.spark.spark_engine import without_rules
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.adapters.system.late_imports import T, pc
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.algebra.key_reduction import UnplannedError
-from iscp.core.query.query_plan import NamedQuery, undecided_reason
-from iscp.core.query.refresh_choice import ScanEstimator, Scans
-from iscp.core.sql.sql_functions import TimeDependence
-from iscp.core.sql.sql_names import OP
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.totals import NO_TOTALS, QueryTotals
+from iscp.algebra.algebra import TableRows
+from iscp.algebra.key_reduction import UnplannedError
+from iscp.delta.rows.net_changes import weights_of
+from iscp.delta.rows.row_search import beyond, row_codes
+from iscp.model.query_plan import NamedQuery, undecided_reason
+from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.sql.sql_names import OP
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.totals import NO_TOTALS, QueryTotals
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.spark.spark_engine import without_rules
+from iscp.spark.spark_frames import frame_of_arrow
+from iscp.system.late_imports import T, pc
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.catalyst.algebra_reader import ResultKeys
 from iscp.views.catalyst.plan_tree import PlanNode
@@ -44,6 +43,7 @@ from iscp.views.changes.group_changes import (
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, FoundRows, Instants, TableChange
 from iscp.views.changes.spark_plans import KnownTotals, SparkPlans, adding_up, totals_before
 from iscp.views.ranges.range_ways import GivenRows
+from iscp.views.refresh.refresh_choice import ScanEstimator, Scans
 from iscp.views.refresh.table_spans import (
     CHANGED_ROWS_MAX,
     Part,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bare_cluster import BareCluster
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.settings.config import GatewayConfig
+from iscp.model.settings.config import GatewayConfig
+from iscp.system.http_exchange import free_port
 from tests.fakes.attacked_node import AttackedNode
 
 

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import strategies as st
 
-from iscp.adapters.gateway.json_calls import METHODS
+from iscp.server.http.json_calls import METHODS
 from tests.fakes.attacked_node import INSIDES, AttackedNode, play
 
 MORE_MIB = 100

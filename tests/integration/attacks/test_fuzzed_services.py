@@ -11,8 +11,8 @@ import grpc
 import pytest
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.node.owner_streams import describe
-from iscp.bootstrap.configuration.settings import load_settings
+from iscp.app.settings import load_settings
+from iscp.server.node.owner_streams import describe
 from tests.e2e.harness import NODE_ID, Cluster
 from tests.fakes.attacked_node import INSIDES, AttackedNode, play
 from tests.fakes.random_calls import METHODS, random_calls

@@ -12,14 +12,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import HealthListener
-from iscp.adapters.grpc.node.owner_streams import describe
-from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.settings.config import WaitBounds
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.settings.config import WaitBounds
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import HealthListener
+from iscp.server.node.owner_streams import describe
+from iscp.system.http_exchange import free_port
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.streams import NodeUnderTest
 from tests.fakes.waiting import until

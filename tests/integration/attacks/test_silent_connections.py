@@ -11,17 +11,17 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from iscp.adapters.grpc.admin.forwarding import HealthListener
-from iscp.adapters.grpc.channel.call_metadata import SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS
-from iscp.adapters.grpc.channel.connection_guard import (
+from iscp.client.admin_client import Client
+from iscp.client.channel.call_metadata import SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS
+from iscp.client.channel.connection_guard import (
     GRPC_CONNECTIONS_MAX,
     HANDSHAKE_MAX_MS,
     HOST_RATIO,
     PROBE_CONNECTIONS_MAX,
 )
-from iscp.adapters.system.http_exchange import free_port
-from iscp.adapters.system.small_files import raise_open_files_limit
-from iscp.client.admin_client import Client
+from iscp.server.admin.forwarding import HealthListener
+from iscp.system.http_exchange import free_port
+from iscp.system.small_files import raise_open_files_limit
 from tests.fakes.attacked_node import AttackedNode
 from tests.fakes.raw_http2 import begin
 from tests.fakes.waiting import until

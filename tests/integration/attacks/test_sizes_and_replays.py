@@ -9,12 +9,12 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from iscp.adapters.grpc.channel.call_metadata import Meant
-from iscp.adapters.grpc.node.node_server import FRAME_BYTES_MAX
-from iscp.adapters.grpc.node.owner_streams import describe
-from iscp.adapters.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.client.admin_client import Client
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.client.channel.call_metadata import Meant
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.server.node.node_server import FRAME_BYTES_MAX
+from iscp.server.node.owner_streams import describe
+from iscp.system.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import node_pb2 as node_pb

@@ -13,9 +13,9 @@ import pytest
 from obstore.store import from_url
 
 from iscp import changefeed
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
+from iscp.etcd.server import EtcdServer
+from iscp.system.clock import SystemClock
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.waiting import until
 

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed, Conflict, Cursor, InvalidRequest
 from iscp.changefeed.etcd.locks import EtcdFeedCursors
-from iscp.core.values.errors import ConfigurationError
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.model.values.errors import ConfigurationError
+from iscp.system.clock import SystemClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
 from .conftest import row, told

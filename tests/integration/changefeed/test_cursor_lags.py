@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Cursor
 from iscp.changefeed.client.reader import CursorLags, cursor_lag_s
-from iscp.core.values.errors import ConfigurationError
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
+from iscp.model.values.errors import ConfigurationError
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 from .conftest import row
 

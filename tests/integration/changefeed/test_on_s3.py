@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from iscp import changefeed
-from iscp.adapters.delta.storage import files
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+from iscp.storage import files
+from iscp.system.http_exchange import free_port
 from tests.fakes.changefeed_program import ROWS, SCHEMA, rows_of
 from tests.fakes.s3 import FakeS3, asking, s3_server
 

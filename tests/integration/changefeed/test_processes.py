@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.failpoints import VARIABLE
 from iscp.changefeed import Changefeed
+from iscp.system.failpoints import VARIABLE
 from tests.fakes.changefeed_program import ROWS, rows_of
 
 from .conftest import ON_S3_IN_FULL

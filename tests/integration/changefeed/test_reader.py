@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp import changefeed
-from iscp.adapters.delta.source.change_source import DeltaProbe
 from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import ErrorCode, StorageError
+from iscp.delta.source.change_source import DeltaProbe
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import ErrorCode, StorageError
 from tests.fakes.changefeed_program import rows_of
 
 from .conftest import ON_S3_IN_FULL, ON_S3_TOO, row

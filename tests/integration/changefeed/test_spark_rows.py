@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.changefeed import Changefeed, InvalidRequest
+from iscp.spark.session import SparkRuntime
 
 Opened = Callable[..., Changefeed]
 

@@ -15,16 +15,23 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp import changefeed
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Conflict, InvalidRequest, Transaction
 from iscp.changefeed.client.changefeed import INCIDENTS_MAX, Etcd, compose
 from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.settings.config import EtcdConfig
-from iscp.core.values.errors import ConfigurationError, FeedIncident, StorageError, TableNotFound, TimedOut, Unavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.model.settings.config import EtcdConfig
+from iscp.model.values.errors import (
+    ConfigurationError,
+    FeedIncident,
+    StorageError,
+    TableNotFound,
+    TimedOut,
+    Unavailable,
+)
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.changefeed_program import SCHEMA, rows_of
 from tests.fakes.clock import FakeClock
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import begin, ulid_text
 from iscp.changefeed.spark import api as changefeed_spark
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 DRAWN = b"\x00\x01\xff\xff\xff\xff\xff\xff\xff\xf0"

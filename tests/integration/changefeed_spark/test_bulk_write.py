@@ -13,13 +13,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.changefeed.model.ulid import UlidPlace, begin, ulid_text
 from iscp.changefeed.spark.bulk_write import write_files
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
-from iscp.core.values.errors import EngineError, InvalidRequest, IscpError
+from iscp.delta.log.table_opening import open_delta
+from iscp.model.values.errors import EngineError, InvalidRequest, IscpError
 from tests.fakes.s3 import FakeS3
 from tests.integration.changefeed_spark.conftest import DRAWN, SCHEMA, Appended, opened
 

@@ -12,7 +12,7 @@ from iscp.changefeed.model.ulid import Cursor
 from iscp.changefeed.spark.api import read
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import purge_files
-from iscp.core.values.errors import ConfigurationError, CursorBehind, InvalidRequest, TableNotFound
+from iscp.model.values.errors import ConfigurationError, CursorBehind, InvalidRequest, TableNotFound
 from tests.integration.changefeed_spark.conftest import SCHEMA, Appended, appender, opened
 
 if TYPE_CHECKING:

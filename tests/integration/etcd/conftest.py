@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.etcd.server import EtcdServer
+from iscp.system.clock import SystemClock
 from tests.fakes.waiting import until
 
 BATCH_S = 0.3

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Delete, Keys
-from iscp.adapters.etcd.owner_keys import EtcdElection
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.watched_keys import BuildKeys, EtcdBuilds
-from iscp.coordination.builds.build_state import (
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Delete, Keys
+from iscp.etcd.owner_keys import EtcdElection
+from iscp.etcd.server import EtcdServer
+from iscp.etcd.watched_keys import BuildKeys, EtcdBuilds
+from iscp.model.build.build_state import (
     WRITES_OF_BUILDS_MAX,
     BeginTable,
     BuildState,
@@ -29,12 +29,12 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
-from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.values.errors import Conflict, NotOwner
-from iscp.core.values.ids import Leader
-from iscp.core.values.progress import UNKNOWN, UNSIZED, SnapshotSize, TableSize
+from iscp.model.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.model.values.errors import Conflict, NotOwner
+from iscp.model.values.ids import Leader
+from iscp.model.values.progress import UNKNOWN, UNSIZED, SnapshotSize, TableSize
 from iscp.ports.system import Clock
-from iscp.runtime.loop.threads import THREADS
+from iscp.system.threads import THREADS
 from tests.fakes.waiting import until
 
 PLAN = BuildPlan(

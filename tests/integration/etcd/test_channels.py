@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Changed, EtcdSettings
-from iscp.adapters.etcd.server import EtcdServer, member_releases
-from iscp.bootstrap.coordination_parts import check_releases
-from iscp.core.values.errors import ConfigurationError
+from iscp.app.coordination_parts import check_releases
+from iscp.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Changed, EtcdSettings
+from iscp.etcd.server import EtcdServer, member_releases
+from iscp.model.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 
 

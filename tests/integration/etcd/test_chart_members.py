@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from iscp.adapters.etcd.channels import EtcdUnavailable
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.tls.tls_files import TlsFiles
+from iscp.etcd.channels import EtcdUnavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.etcd.server import EtcdServer
 from iscp.ports.system import Clock
+from iscp.system.tls.tls_files import TlsFiles
 from tests.chart.installations import INSTALLATIONS
 from tests.chart.rendering import Rendered, render
 from tests.fakes.certs import Certs

@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.adapters.etcd.channels import (
+from iscp.etcd.channels import (
     EtcdCompactedError,
     EtcdLeaseGoneError,
     EtcdOutcomeUnknown,
     EtcdRefusedError,
     EtcdUnavailable,
 )
-from iscp.adapters.etcd.client import LIST_PAGE_KEYS, EtcdClient
-from iscp.adapters.etcd.keys import Compare, Delete, EtcdSettings, Get, Put, Relation, Target
-from iscp.adapters.etcd.server import EtcdServer
+from iscp.etcd.client import LIST_PAGE_KEYS, EtcdClient
+from iscp.etcd.keys import Compare, Delete, EtcdSettings, Get, Put, Relation, Target
+from iscp.etcd.server import EtcdServer
 from iscp.ports.system import Clock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.owner_keys import JOBS_SHARED_MAX, EtcdDeathBoard
-from iscp.core.job.start_rule import Deaths
-from iscp.runtime.loop.threads import THREADS
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys
+from iscp.etcd.owner_keys import JOBS_SHARED_MAX, EtcdDeathBoard
+from iscp.model.job.start_rule import Deaths
+from iscp.system.threads import THREADS
 from tests.fakes.waiting import until
 
 

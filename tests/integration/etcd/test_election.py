@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys, Put
-from iscp.adapters.etcd.owner_keys import EtcdElection
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.values.errors import NotOwner
-from iscp.core.values.ids import Leader
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys, Put
+from iscp.etcd.owner_keys import EtcdElection
+from iscp.etcd.server import EtcdServer
+from iscp.model.values.errors import NotOwner
+from iscp.model.values.ids import Leader
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.member_keys import EtcdLease
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.values.errors import ConfigurationError
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.member_keys import EtcdLease
+from iscp.etcd.server import EtcdServer
+from iscp.model.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 
 Connect = Callable[..., EtcdClient]

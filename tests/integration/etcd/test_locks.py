@@ -19,14 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed.client.lock_wait import wait_for_lock
 from iscp.changefeed.etcd.locks import MARGIN_S, TTL_S, EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import FeedLocks, HeldLock, Incidents, QueueLimits
-from iscp.core.values.errors import (
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.etcd.server import EtcdServer
+from iscp.model.values.errors import (
     ConfigurationError,
     FeedIncident,
     InvalidRequest,
@@ -35,6 +34,7 @@ from iscp.core.values.errors import (
     Unavailable,
 )
 from iscp.ports.system import Clock
+from iscp.system.clock import SystemClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
 Connect = Callable[..., EtcdClient]

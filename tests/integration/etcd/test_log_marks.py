@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys, Put
-from iscp.adapters.etcd.owner_keys import EtcdElection, EtcdLogMarks
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.configuration.settings import to_toml
+from iscp.app.settings import to_toml
 from iscp.cli.iscp import iscp
-from iscp.core.job.job_row import LogEntry
-from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.values.errors import JobLogDamaged, NotOwner, StorageError
-from iscp.core.values.ids import Leader
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys, Put
+from iscp.etcd.owner_keys import EtcdElection, EtcdLogMarks
+from iscp.etcd.server import EtcdServer
+from iscp.model.job.job_row import LogEntry
+from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.model.values.errors import JobLogDamaged, NotOwner, StorageError
+from iscp.model.values.ids import Leader
 from iscp.ports.system import Clock
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys, Put, encoded
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.configuration.settings import to_toml
+from iscp.app.settings import to_toml
 from iscp.cli.iscp_admin import PROGRAM, cli
-from iscp.core.job.job_row import LogEntry
-from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.values.ids import NodeRecord
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys, Put, encoded
+from iscp.etcd.server import EtcdServer
+from iscp.model.job.job_row import LogEntry
+from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.model.values.ids import NodeRecord
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.member_keys import EtcdLease, EtcdMembership
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.values.errors import ConfigurationError, Conflict, QueueFull
-from iscp.core.values.ids import Moment, NodeRecord
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys
+from iscp.etcd.member_keys import EtcdLease, EtcdMembership
+from iscp.etcd.server import EtcdServer
+from iscp.model.values.errors import ConfigurationError, Conflict, QueueFull
+from iscp.model.values.ids import Moment, NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
-from iscp.runtime.loop.threads import THREADS
+from iscp.system.threads import THREADS
 
 Join = Callable[[], EtcdMembership]
 Eventually = Callable[..., float]

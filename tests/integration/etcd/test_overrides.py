@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.member_keys import EtcdMembership
-from iscp.adapters.etcd.owner_keys import WRITES_AT_ONCE_MAX, EtcdCheckpoint, EtcdElection, EtcdOverrides
-from iscp.core.values.errors import ConfigurationError, NotOwner
-from iscp.core.values.ids import Leader, ShardId
-from iscp.core.values.ring import Overrides
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys
+from iscp.etcd.member_keys import EtcdMembership
+from iscp.etcd.owner_keys import WRITES_AT_ONCE_MAX, EtcdCheckpoint, EtcdElection, EtcdOverrides
+from iscp.model.values.errors import ConfigurationError, NotOwner
+from iscp.model.values.ids import Leader, ShardId
+from iscp.model.values.ring import Overrides
 from iscp.ports.system import Clock
-from iscp.runtime.loop.threads import THREADS
+from iscp.system.threads import THREADS
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.etcd.member_keys import EtcdMembership
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.values.ids import Moment, NodeRecord
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.etcd.member_keys import EtcdMembership
+from iscp.etcd.server import EtcdServer
+from iscp.model.values.ids import Moment, NodeRecord
 from iscp.ports.system import Clock
-from iscp.runtime.loop.threads import THREADS
+from iscp.system.threads import THREADS
 from tests.fakes.etcd_backup import ETCD, TOKEN, restore, save, start_again
 
 KEYS, TTL_S = Keys("/c"), 20.0

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from iscp.adapters.etcd.channels import EtcdDeniedError, EtcdUnavailable
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Changed, EtcdSettings
-from iscp.adapters.etcd.server import EtcdServer, find_etcd, member_releases
-from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.values.errors import ConfigurationError
+from iscp.etcd.channels import EtcdDeniedError, EtcdUnavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Changed, EtcdSettings
+from iscp.etcd.server import EtcdServer, find_etcd, member_releases
+from iscp.model.values.errors import ConfigurationError
 from iscp.ports.system import Clock
+from iscp.system.tls.tls_files import TlsFiles
 
 PASSWORD = "correct horse"
 TOKEN_TTL_S = 1

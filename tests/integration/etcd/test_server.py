@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.etcd.server import EtcdServer, find_etcd, release_fault, release_warning
-from iscp.bootstrap.coordination_parts import Cluster
-from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.app.coordination_parts import Cluster
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.etcd.server import EtcdServer, find_etcd, release_fault, release_warning
+from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.model.values.errors import ConfigurationError, Unavailable
 from iscp.ports.engine import NO_DEATHS
 from iscp.ports.system import Clock
 
 _PARENT = """
 import sys, time
 from pathlib import Path
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.etcd.server import EtcdServer
+from iscp.system.clock import SystemClock
+from iscp.etcd.server import EtcdServer
 
 print(EtcdServer.start(Path(sys.argv[1]), clock=SystemClock()).pid, flush=True)
 time.sleep(60)

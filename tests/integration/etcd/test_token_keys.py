@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.watched_keys import CONFIRM_S, EtcdTokens, TokenWatch
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.access.authorization import ENDED_RETAINED_S, TokenRecord, digest_of, draw_token, id_of
-from iscp.core.values.access_roles import Credentials, Role
-from iscp.core.values.errors import InvalidRequest, NotAuthenticated, Unavailable
-from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
-from iscp.runtime.loop.threads import THREADS
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Keys
+from iscp.etcd.server import EtcdServer
+from iscp.etcd.watched_keys import CONFIRM_S, EtcdTokens, TokenWatch
+from iscp.model.access.authorization import ENDED_RETAINED_S, TokenRecord, digest_of, draw_token, id_of
+from iscp.model.values.access_roles import Credentials, Role
+from iscp.model.values.errors import InvalidRequest, NotAuthenticated, Unavailable
+from iscp.server.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
+from iscp.system.clock import SystemClock
+from iscp.system.threads import THREADS
 
 Follow = Callable[[EtcdClient, Keys], TokenWatch]
 

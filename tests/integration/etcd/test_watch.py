@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Changed, Compacted, EtcdSettings, EventType, Keys, Put, WatchItem
-from iscp.adapters.etcd.member_keys import EtcdMembership
-from iscp.adapters.etcd.owner_keys import EtcdElection
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.watch import Watch
-from iscp.adapters.etcd.watched_keys import TABLES, BuildKeys, watch_builds
 from iscp.changefeed.etcd.locks import EtcdFeedLocks
-from iscp.coordination.builds.build_state import BeginTable
-from iscp.core.values.ids import NodeRecord
+from iscp.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import Changed, Compacted, EtcdSettings, EventType, Keys, Put, WatchItem
+from iscp.etcd.member_keys import EtcdMembership
+from iscp.etcd.owner_keys import EtcdElection
+from iscp.etcd.server import EtcdServer
+from iscp.etcd.watch import Watch
+from iscp.etcd.watched_keys import TABLES, BuildKeys, watch_builds
+from iscp.model.build.build_state import BeginTable
+from iscp.model.values.ids import NodeRecord
 from iscp.ports.system import Clock
-from iscp.runtime.loop.threads import THREADS
+from iscp.system.threads import THREADS
 
 Connect = Callable[..., EtcdClient]
 Eventually = Callable[..., float]

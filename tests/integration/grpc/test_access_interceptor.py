@@ -12,16 +12,16 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.access.call_audit import METHODS
-from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer, OperatorServer, SearchServer, Service
-from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access.service_table import RULES, Foreign, Scope
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import ErrorCode, IscpError, JobNotFound, NotAuthenticated, NotAuthorized, TableNotFound
+from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
+from iscp.client.channel.grpc_errors import from_rpc
+from iscp.model.access.service_table import RULES, Foreign, Scope
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import ErrorCode, IscpError, JobNotFound, NotAuthenticated, NotAuthorized, TableNotFound
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.access.call_audit import METHODS
+from iscp.server.admin.admin_server import AdminServer, BuildServer, OperatorServer, SearchServer, Service
+from iscp.system.clock import SystemClock
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin

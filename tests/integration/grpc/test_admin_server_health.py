@@ -6,9 +6,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.system.http_exchange import free_port
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
+from iscp.server.admin.admin_server import AdminServer
+from iscp.system.http_exchange import free_port
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

@@ -14,18 +14,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import iscp
-from iscp.adapters.grpc.access.admin_servicer import DEAD_LETTERS_LIMIT, DEAD_LETTERS_MAX, HISTORY_LIMIT_MAX
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
-from iscp.adapters.tls.tls_files import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
-from iscp.core.api.api_views import Action, LeftOutRow, LeftOutRows
-from iscp.core.job.job_row import JobState, Reason
-from iscp.core.job.start_rule import Comparison, Sample
-from iscp.core.settings.config import WaitBounds
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.values import errors as core
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
+from iscp.model.api.api_views import Action, LeftOutRow, LeftOutRows
+from iscp.model.job.job_row import JobState, Reason
+from iscp.model.job.start_rule import Comparison, Sample
+from iscp.model.settings.config import WaitBounds
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.spec.spec_parsing import parse_spec
+from iscp.model.values import errors as core
+from iscp.server.access.admin_servicer import DEAD_LETTERS_LIMIT, DEAD_LETTERS_MAX, HISTORY_LIMIT_MAX
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
+from iscp.system.tls.tls_files import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin

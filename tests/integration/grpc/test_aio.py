@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from iscp import aio, errors
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName
-from iscp.core.job.job_row import Reason
-from iscp.core.settings.config import WaitBounds
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName
+from iscp.model.job.job_row import Reason
+from iscp.model.settings.config import WaitBounds
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.operators import FakeOperator
 

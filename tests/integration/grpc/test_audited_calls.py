@@ -11,17 +11,17 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.access.call_audit import NAMED_MAX
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer, Service
-from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access.authorization import TokenRecord
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
-from iscp.runtime.access.known_callers import TokenService
+from iscp.client.channel.grpc_errors import from_rpc
+from iscp.model.access.authorization import TokenRecord
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.access.call_audit import NAMED_MAX
+from iscp.server.access.known_callers import TokenService
+from iscp.server.admin.admin_server import AdminServer, OperatorServer, Service
+from iscp.system.clock import SystemClock
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import operator_pb2_grpc as operator_grpc

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from iscp.adapters.grpc.node.node_server import BUILD_CALLS_MAX
-from iscp.core.values.errors import InvalidRequest, IscpError, QueueFull, StorageError, Unavailable
-from iscp.core.values.progress import TableSize
+from iscp.model.values.errors import InvalidRequest, IscpError, QueueFull, StorageError, Unavailable
+from iscp.model.values.progress import TableSize
 from iscp.ports.cluster import BuildAnswer
+from iscp.server.node.node_server import BUILD_CALLS_MAX
 from tests.fakes.streams import WAIT_S, NodeUnderTest, OwnerUnderTest
 from tests.fakes.waiting import until
 

@@ -9,12 +9,12 @@ import grpc
 import pytest
 
 from iscp import aio
-from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobName
-from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
-from iscp.core.values.errors import InvalidRequest, NotOwner, PermanentError, TableNotFound
+from iscp.model.api.api_requests import JobName
+from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.model.values.errors import InvalidRequest, NotOwner, PermanentError, TableNotFound
+from iscp.server.admin.admin_server import AdminServer, BuildServer
+from iscp.server.admin.forwarding import Forwarding
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

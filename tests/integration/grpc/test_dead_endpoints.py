@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from iscp.adapters.system.http_exchange import free_port
 from iscp.cli.iscp_admin import cli
+from iscp.system.http_exchange import free_port
 
 AT_ONCE_S = 3.0
 FILE = "table: /lake/sales\nname: copy\nconsumer: replica\ntarget: /copy\n"

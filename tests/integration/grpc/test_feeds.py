@@ -13,17 +13,13 @@ import grpc
 import pytest
 
 from iscp import aio
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
 from iscp.client.admin_client import Client
-from iscp.core.access.service_table import RULES
-from iscp.core.api.api_requests import CHANGES_MAX, CURSOR_CHARS_MAX, FEED_WAIT_S_MAX
-from iscp.core.settings.config import WaitBounds
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import (
+from iscp.model.access.service_table import RULES
+from iscp.model.api.api_requests import CHANGES_MAX, CURSOR_CHARS_MAX, FEED_WAIT_S_MAX
+from iscp.model.settings.config import WaitBounds
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import (
     CursorBehind,
     ErrorCode,
     InvalidRequest,
@@ -33,6 +29,10 @@ from iscp.core.values.errors import (
     QueueFull,
     TableNotFound,
 )
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.system.clock import SystemClock
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import feeds_pb2 as pb
 from iscp.wire.v1 import feeds_pb2_grpc as pb_grpc

@@ -12,19 +12,19 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from iscp.adapters.grpc.admin import forwarding as forward
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.core.api.api_views import JobView
-from iscp.core.settings.config import WaitBounds
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values import errors as core
+from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
+from iscp.client.channel.grpc_errors import DETAIL_KEY
+from iscp.model.api.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.model.api.api_views import JobView
+from iscp.model.settings.config import WaitBounds
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values import errors as core
+from iscp.server.admin import forwarding as forward
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.server.node.node_server import NodeServer
+from iscp.system.http_exchange import free_port
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

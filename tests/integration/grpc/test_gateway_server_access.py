@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest
 from iscp.client.admin_client import Client
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import NotAuthenticated
-from iscp.runtime.access.known_callers import CertificateCaller
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import NotAuthenticated
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.access.known_callers import CertificateCaller
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.system.clock import SystemClock
+from iscp.system.tls.development_authority import CertificateKind, CertificateRequest
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import NODE_NAME, Certs, spelled_as

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.gateway.gateway_server import PENDING_MAX, PENDING_PER_HOST_MAX, GatewayServer
-from iscp.adapters.gateway.json_calls import LONG_CALLS_MAX
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.tls.tls_files import Tls
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.settings.config import WaitBounds
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.settings.config import WaitBounds
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.http.gateway_server import PENDING_MAX, PENDING_PER_HOST_MAX, GatewayServer
+from iscp.server.http.json_calls import LONG_CALLS_MAX
+from iscp.system.tls.tls_files import Tls
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certificates import certified, known
 from tests.fakes.waiting import until

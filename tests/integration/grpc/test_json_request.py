@@ -16,14 +16,9 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.gateway.json_calls import LONG_CALL_MAX_S
-from iscp.adapters.gateway.json_request import BODY_BYTES_MAX, HEAD_BYTES_MAX, GatewayBounds
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.core.settings.config import WaitBounds
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import (
+from iscp.model.settings.config import WaitBounds
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import (
     ConfigurationError,
     ErrorCode,
     NotOwner,
@@ -32,6 +27,11 @@ from iscp.core.values.errors import (
     TimedOut,
     Unavailable,
 )
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.server.http.json_calls import LONG_CALL_MAX_S
+from iscp.server.http.json_request import BODY_BYTES_MAX, HEAD_BYTES_MAX, GatewayBounds
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.certificates import certified, known
 

@@ -6,20 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.node import node_server
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.grpc.node.owner_streams import Peers, describe
-from iscp.adapters.tls.tls_files import Tls
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
-from iscp.core.api.api_views import EventView
-from iscp.core.job.iteration import NO_MAINTENANCE
-from iscp.core.values import errors as core
-from iscp.core.values.errors import IscpError
-from iscp.core.values.ids import WIRE_FORMAT, NodeRecord
-from iscp.core.values.untrusted_values import LogLevel
+from iscp.model.api.api_requests import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
+from iscp.model.api.api_views import EventView
+from iscp.model.job.iteration import NO_MAINTENANCE
+from iscp.model.values import errors as core
+from iscp.model.values.errors import IscpError
+from iscp.model.values.ids import WIRE_FORMAT, NodeRecord
+from iscp.model.values.untrusted_values import LogLevel
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.server.node import node_server
+from iscp.server.node.node_server import NodeServer
+from iscp.server.node.owner_streams import Peers, describe
+from iscp.system.tls.tls_files import Tls
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certificates import certified
 from tests.fakes.node_calls import PROGRESS, REPORT, UPKEEP, FakeNodeCalls

@@ -10,18 +10,18 @@ from pathlib import Path
 import grpc
 import pytest
 
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
-from iscp.adapters.grpc.channel.attempts import TOKEN_CHECK_S
-from iscp.adapters.oidc.jwks_keys import HttpJwks
-from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access.authorization import TOKEN_CHARS_MAX
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound, Unavailable
-from iscp.runtime.access.known_callers import ProviderKeys
-from iscp.runtime.loop.threads import THREADS
+from iscp.client.channel.attempts import TOKEN_CHECK_S
+from iscp.model.access.authorization import TOKEN_CHARS_MAX
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound, Unavailable
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.access.jwks_keys import HttpJwks
+from iscp.server.access.known_callers import ProviderKeys
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.system.clock import SystemClock
+from iscp.system.threads import THREADS
 from tests.fakes.access import SYSTEM, Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator

@@ -12,22 +12,22 @@ from typing import Any
 import grpc
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.channel import call_metadata
-from iscp.adapters.grpc.channel.call_metadata import Meant
-from iscp.adapters.grpc.node import node_server
-from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.adapters.system.http_exchange import free_port
-from iscp.coordination.protocol.messages import (
+from iscp.client.channel import call_metadata
+from iscp.client.channel.call_metadata import Meant
+from iscp.model.protocol.messages import (
     Acknowledge,
     Checkpoint,
     DispatchTable,
     DispatchTableResponse,
     NodeMessage,
 )
-from iscp.core.settings.config import WaitBounds
-from iscp.core.values import errors as core
-from iscp.core.values.ids import NODES_MAX, WIRE_FORMAT, NodeRecord
+from iscp.model.settings.config import WaitBounds
+from iscp.model.values import errors as core
+from iscp.model.values.ids import NODES_MAX, WIRE_FORMAT, NodeRecord
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.node import node_server
+from iscp.server.node.owner_streams import Peers
+from iscp.system.http_exchange import free_port
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.coordination.protocol.messages import (
+from iscp.model.protocol.messages import (
     Announce,
     DispatchTable,
     DispatchTableResponse,
@@ -23,7 +22,8 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     Sync,
 )
-from iscp.core.values.ids import NODES_MAX, NodeRecord, TableEpoch
+from iscp.model.values.ids import NODES_MAX, NodeRecord, TableEpoch
+from iscp.server.node.owner_streams import Peers
 from tests.fakes.many_nodes_program import CLUSTER, OWNER_ID
 from tests.fakes.prompt_nodes import EPOCH, job_rows, node_records
 

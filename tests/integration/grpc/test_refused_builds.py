@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import ChangeOutcome, JobChange
-from iscp.core.build.build_progress import BuildStage, JobBuild, KnownBuilds
-from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, TableNotFound
-from iscp.core.values.progress import SnapshotSize, TableSize
-from iscp.runtime.admin.operator_service import OwnerBuilds
+from iscp.model.api.api_requests import ChangeOutcome, JobChange
+from iscp.model.build.build_progress import BuildStage, JobBuild, KnownBuilds
+from iscp.model.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.model.values.errors import InvalidRequest, IscpError, JobNotFound, TableNotFound
+from iscp.model.values.progress import SnapshotSize, TableSize
+from iscp.server.admin.admin_server import AdminServer, BuildServer
+from iscp.server.admin.operator_service import OwnerBuilds
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.owned_jobs import register, row

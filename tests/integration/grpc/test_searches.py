@@ -13,16 +13,11 @@ import grpc
 import pytest
 
 from iscp import aio
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer, SearchServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.client.admin_client import Client
-from iscp.core.access.service_table import RULES
-from iscp.core.api.api_requests import K_MAX, WAIT_S_MAX, SearchHit, SearchRequest, SearchWeights
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import (
+from iscp.model.access.service_table import RULES
+from iscp.model.api.api_requests import K_MAX, WAIT_S_MAX, SearchHit, SearchRequest, SearchWeights
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import (
     ErrorCode,
     InvalidRequest,
     IscpError,
@@ -32,6 +27,11 @@ from iscp.core.values.errors import (
     TableNotFound,
     TimedOut,
 )
+from iscp.server.admin.admin_server import AdminServer, SearchServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.system.clock import SystemClock
+from iscp.system.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.wire.v1 import search_pb2 as pb
 from iscp.wire.v1 import search_pb2_grpc as pb_grpc
 from tests.fakes.access import Access

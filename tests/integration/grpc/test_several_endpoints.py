@@ -11,13 +11,13 @@ from contextlib import ExitStack
 import pytest
 
 from iscp import aio
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.system.http_exchange import free_port
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values import errors
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values import errors
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.system.http_exchange import free_port
 from tests.fakes.admin import FakeAdmin
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy")).to_json()

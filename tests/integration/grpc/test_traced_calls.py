@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding, TracedCalls
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import JobFailed
-from iscp.core.values.ids import ShardId
+from iscp.cluster.owner.node_clients import NodeClients
+from iscp.model.values.errors import JobFailed
+from iscp.model.values.ids import ShardId
 from iscp.ports.system import current_trace, within_trace
-from iscp.runtime.owner.node_clients import NodeClients
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.admin.forwarding import Forwarding, TracedCalls
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.api.api_views import EventView
-from iscp.core.settings.config import WaitBounds
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import QueueFull
+from iscp.client.channel.grpc_errors import from_rpc
+from iscp.model.api.api_views import EventView
+from iscp.model.settings.config import WaitBounds
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import QueueFull
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
+from iscp.server.admin.forwarding import Forwarding
+from iscp.system.clock import SystemClock
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import ALIVE_S, FakeAdmin

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.storage.locations import VERSIONS
+from iscp.storage.locations import VERSIONS
 from tests.fakes.forged_manifest import Fields, field, forge
 from tests.fakes.hostile_index import ODD_EVERY, deadly, make_index, spoil
 from tests.fakes.hostile_index_program import END
@@ -102,7 +102,7 @@ def test_a_byte_that_ends_a_process_ends_none_of_a_nodes(index: Path) -> None:
 
 OWN_PROGRAM = """
 import sys, iscp
-from iscp.core.values.errors import StorageError
+from iscp.model.values.errors import StorageError
 for _ in range(2):
     try:
         iscp.search(sys.argv[1], vector=[0.5] * 16, k=5)

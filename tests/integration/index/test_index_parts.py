@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.bootstrap.index_parts import NodeSearch, default_index_services
-from iscp.core.api.api_requests import SearchRequest
-from iscp.core.values.errors import InvalidRequest
+from iscp.app.index_parts import NodeSearch, default_index_services
 from iscp.index.embedding.embedder import Known
 from iscp.index.lance.row_encoder import EmbeddedTexts
+from iscp.model.api.api_requests import SearchRequest
+from iscp.model.values.errors import InvalidRequest
 from tests.integration.index.search.small_index import SmallIndex
 
 ROWS = [

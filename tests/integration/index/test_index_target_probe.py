@@ -10,15 +10,15 @@ import lance
 import pyarrow as pa
 import pytest
 
-from iscp.bootstrap.shard_parts import LOG_PROBES
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import OtherTargetSeen, TargetLog, TargetSeen
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import TargetLost
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Position, Watermark
+from iscp.app.shard_parts import LOG_PROBES
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import OtherTargetSeen, TargetLog, TargetSeen
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import TargetLost
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumerKind, Needs
-from iscp.runtime.worker.probe_pool import TargetProbes, WaitedTargets
+from iscp.schedule.probe_pool import TargetProbes, WaitedTargets
 from tests.fakes.pipeline import FakeKind
 
 

@@ -12,13 +12,6 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_manifest import MANIFEST_BYTES_MAX
-from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.values.errors import Conflict, InvalidRequest, StorageError
 from iscp.index.lance.index_store import open_index
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.lance.word_counts import FOLDER
@@ -26,6 +19,13 @@ from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import read_shape, version_numbers
 from iscp.index.model.index_definition import Upkeep, next_action
 from iscp.index.search.search_library import search
+from iscp.model.values.errors import Conflict, InvalidRequest, StorageError
+from iscp.storage import files
+from iscp.storage.dataset_manifest import MANIFEST_BYTES_MAX
+from iscp.storage.locations import VERSIONS, manifest_name
+from iscp.storage.s3_settings import table_options
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.hostile_index import make_index
 from tests.fakes.maintained_index import (
     MaintainedIndex,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_trial import HEADS_MAX, DatasetTrial, KnownFiles, Stamp
-from iscp.adapters.delta.storage.regular_files import RefusedFileError
+from iscp.storage import files
+from iscp.storage.dataset_trial import HEADS_MAX, DatasetTrial, KnownFiles, Stamp
+from iscp.storage.regular_files import RefusedFileError
 from tests.fakes.followed_index_program import REPORTS
 from tests.fakes.s3 import FakeS3, asking, s3_server
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.core.values.errors import TableNotFound
 from iscp.index.lance.version_probe import VersionProbe
+from iscp.model.values.errors import TableNotFound
+from iscp.storage.locations import VERSIONS, manifest_name
+from iscp.storage.s3_settings import table_options
 from tests.fakes.s3 import FakeS3, delete_all
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.appended_tables import AUDIT_TABLE, ROWS_AT_ONCE, SMALL_FILES_MAX, AuditTable
-from iscp.core.access.authorization import AuditEntry, AuditQuery
-from iscp.core.values.errors import InvalidRequest, StorageError
-from iscp.runtime.access.known_callers import AuditWriter
+from iscp.delta.joblog.appended_tables import AUDIT_TABLE, ROWS_AT_ONCE, SMALL_FILES_MAX, AuditTable
+from iscp.model.access.authorization import AuditEntry, AuditQuery
+from iscp.model.values.errors import InvalidRequest, StorageError
+from iscp.server.access.known_callers import AuditWriter
 from tests.fakes.waiting import until
 
 ENTRY = AuditEntry(

@@ -23,17 +23,17 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.fenced_table import FencedTable
-from iscp.adapters.delta.joblog.log_schema import FORMAT, LOG_SCHEMA
-from iscp.adapters.delta.log.commits import COMMIT_ID
-from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobRow, JobState, LogEntry, Reason, Registration
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.values.errors import (
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import Register
+from iscp.cluster.owner.job_log_writer import LogHooks, LogWriter
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.delta.joblog.fenced_table import FencedTable
+from iscp.delta.joblog.log_schema import FORMAT, LOG_SCHEMA
+from iscp.delta.log.commits import COMMIT_ID
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobRow, JobState, LogEntry, Reason, Registration
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.values.errors import (
     ConfigurationError,
     InvariantBroken,
     NotOwner,
@@ -41,8 +41,8 @@ from iscp.core.values.errors import (
     StorageError,
     Unavailable,
 )
-from iscp.core.values.watermark import Watermark
-from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
+from iscp.model.values.watermark import Watermark
+from iscp.system.clock import SystemClock
 from tests.fakes.log_program import job
 from tests.selection import in_full
 

@@ -18,24 +18,24 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.fenced_table import (
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import Pause, Register, Request, Resume, Unregister
+from iscp.cluster.owner.job_log_writer import LogHooks, LogWriter
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.delta.joblog.fenced_table import (
     FAILPOINT_CLAIM,
     FAILPOINT_COMMIT,
     FAILPOINT_COMMITTED,
     FAILPOINT_LOOK,
 )
-from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Request, Resume, Unregister
-from iscp.core.api.api_views import RegisterResult
-from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry, Registration
-from iscp.core.settings.config import JobLogConfig
-from iscp.core.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Watermark
+from iscp.model.api.api_views import RegisterResult
+from iscp.model.job.job_row import JobReport, JobRow, JobState, LogEntry, Registration
+from iscp.model.settings.config import JobLogConfig
+from iscp.model.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Watermark
 from iscp.ports.system import Failpoints
-from iscp.runtime.owner.job_log_writer import LogHooks, LogWriter
+from iscp.system.clock import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.values.errors import ErrorCode, HistoryDamaged
-from iscp.runtime.owner.job_log_writer import WAITING_WHILE_DAMAGED_MAX, HistoryWriter
+from iscp.cluster.owner.job_log_writer import WAITING_WHILE_DAMAGED_MAX, HistoryWriter
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.values.errors import ErrorCode, HistoryDamaged
+from iscp.system.clock import SystemClock
 from tests.fakes.damages import CONTENT, Damage, delete, delete_directory, truncate
 from tests.fakes.guards import ScriptedFailpoints
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.appended_tables import SMALL_FILES_MAX, HistoryTable, small_files
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.job.iteration import HistoryEntry
+from iscp.delta.joblog.appended_tables import SMALL_FILES_MAX, HistoryTable, small_files
+from iscp.model.job.iteration import HistoryEntry
+from iscp.system.clock import SystemClock
 
 APPENDS_OF_AN_OWNER = 60
 OWNERS = 5

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.log_backup import (
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.delta.joblog.log_backup import (
     MANIFEST,
     TERMS_SKIPPED,
     VERSIONS_SKIPPED,
@@ -27,10 +27,9 @@ from iscp.adapters.delta.joblog.log_backup import (
     restore_backup,
     with_paused_jobs,
 )
-from iscp.adapters.delta.joblog.log_schema import FORMAT
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.job.job_row import LogEntry, Reason
-from iscp.core.values.errors import (
+from iscp.delta.joblog.log_schema import FORMAT
+from iscp.model.job.job_row import LogEntry, Reason
+from iscp.model.values.errors import (
     ConfigurationError,
     InvalidRequest,
     IscpError,
@@ -38,6 +37,7 @@ from iscp.core.values.errors import (
     OutcomeUnknown,
     StorageError,
 )
+from iscp.system.clock import SystemClock
 from tests.fakes.damages import CONTENT, Damage, delete
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.log_opening import FORMAT_BEFORE, history_schema, upgrade_job_log
-from iscp.adapters.delta.joblog.log_schema import FORMAT, HISTORY_SCHEMA, LOG_SCHEMA, history_table
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.job.iteration import HistoryEntry, Usage
-from iscp.core.job.job_row import LogEntry
-from iscp.core.values.errors import ConfigurationError
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.delta.joblog.log_opening import FORMAT_BEFORE, history_schema, upgrade_job_log
+from iscp.delta.joblog.log_schema import FORMAT, HISTORY_SCHEMA, LOG_SCHEMA, history_table
+from iscp.model.job.iteration import HistoryEntry, Usage
+from iscp.model.job.job_row import LogEntry
+from iscp.model.values.errors import ConfigurationError
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.log_program import job
 
 

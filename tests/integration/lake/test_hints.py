@@ -13,16 +13,16 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import iscp
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.job.job_row import LogEntry
-from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.job.job_row import LogEntry
+from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.model.values.errors import ErrorCode, IscpError
+from iscp.spark.session import SparkRuntime
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.both_ways.keepers import NodeKeeper
 from tests.fakes.log_program import job
 from tests.selection import in_full

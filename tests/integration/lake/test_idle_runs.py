@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import iscp
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.run.run_result import ResultState, RunResult
+from iscp.model.run.run_result import ResultState, RunResult
+from iscp.spark.session import SparkRuntime
 
 
 def rows(*ids: int) -> pa.Table:

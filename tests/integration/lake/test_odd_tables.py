@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.session import SparkRuntime
 from tests.random_logs.odd_cases import (
     FIELDS,
     ITEMS,

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.sessions.given_spark import GivenSpark
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.bootstrap.local.local_engine import LocalEngine
+from iscp.app.local_engine import LocalEngine
 from iscp.cli.demo.lake import read
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.run.run_plan import JobSelection, Wanted
-from iscp.core.run.run_result import ResultState, RunResult
-from iscp.core.spec.spec_parsing import ViewFields
-from iscp.runtime.local.local_run import RunListener, RunOrders
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.run.run_plan import JobSelection, Wanted
+from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.spec.spec_parsing import ViewFields
+from iscp.spark.given_spark import GivenSpark
+from iscp.spark.session import SparkRuntime
+from iscp.standalone.local_run import RunListener, RunOrders
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.iteration import UNNAMED
-from iscp.core.values.errors import ErrorCode
-from iscp.core.values.watermark import Position
+from iscp.model.job.iteration import UNNAMED
+from iscp.model.values.errors import ErrorCode
+from iscp.model.values.watermark import Position
+from iscp.spark.session import SparkRuntime
 from tests.both_ways.cases import CASES, Case, CaseJob, Step
 from tests.both_ways.held_rows import assert_holds, assert_left_out
 from tests.both_ways.keepers import BY_TURNS, Brought, Keeper, NodeKeeper, RunKeeper, Start, position_of

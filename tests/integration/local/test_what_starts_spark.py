@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.spec.spec import to_spec_json
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.spec.spec import to_spec_json
+from iscp.spark.session import SparkRuntime
 from tests.both_ways.keepers import RunKeeper
 
 pytestmark = pytest.mark.spark

@@ -9,16 +9,16 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from iscp.core.job.job_row import JobState, JobStatus
-from iscp.page.serving.page_boards import BOARDS, OF_A_RUN
-from iscp.page.serving.page_server import PageServer
+from iscp.model.job.job_row import JobState, JobStatus
+from iscp.server.page.page_boards import BOARDS, OF_A_RUN
+from iscp.server.page.page_server import PageServer
 from tests.fakes.busy_cluster import busy_cluster
 from tests.fakes.clock import FakeClock
 from tests.fakes.served_page import page_of
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, job_view
 from tests.selection import in_full
 
-pytestmark = pytest.mark.full  # tests/unit/page/serving/test_page_app.py runs each time
+pytestmark = pytest.mark.full  # tests/unit/server/page/test_page_app.py runs each time
 
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 PATHS = {board.name: board.path for board in BOARDS.values() if board.listed} | {

@@ -16,17 +16,17 @@ from urllib.parse import urlencode
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.tls.development_authority import CertificateKind
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.query.query_plan import QueryExplanation
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import ConfigurationError, Unavailable
-from iscp.page.serving.page_app import STREAMS_PER_VIEWER_MAX
-from iscp.page.serving.page_server import HEAD_BYTES_MAX, UNTAKEN_S, NoServers, PageServer, PageSettings
-from iscp.page.serving.page_viewers import THREADS_MAX, THREADS_PER_VIEWER_MAX, Viewer
-from iscp.runtime.access.known_callers import CertificateCaller
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.query_plan import QueryExplanation
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import ConfigurationError, Unavailable
+from iscp.server.access.known_callers import CertificateCaller
+from iscp.server.page.page_app import STREAMS_PER_VIEWER_MAX
+from iscp.server.page.page_server import HEAD_BYTES_MAX, UNTAKEN_S, NoServers, PageServer, PageSettings
+from iscp.server.page.page_viewers import THREADS_MAX, THREADS_PER_VIEWER_MAX, Viewer
+from iscp.system.clock import SystemClock
+from iscp.system.tls.development_authority import CertificateKind
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import NODE_NAME, Certs

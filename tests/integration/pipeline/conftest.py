@@ -13,29 +13,29 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.commits import Commit, read_commit
-from iscp.adapters.delta.sessions.deferred_spark import SparkAccess
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.staging import DeltaRetainedCommits
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.table_access import TableAccess
+from iscp.app.table_access import TableAccess
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import DIRECT_BYTES_MAX, BuildConfig
-from iscp.core.settings.variables import setting_variable
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
+from iscp.delta.log.commits import Commit, read_commit
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.sink.staging import DeltaRetainedCommits
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.engine.iteration_ports import NO_BUILDS, IterationPorts, SinkPool, refuse_unfit
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import DIRECT_BYTES_MAX, BuildConfig
+from iscp.model.settings.variables import setting_variable
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import ChangeSource
-from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts, SinkPool, refuse_unfit
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
+from iscp.spark.deferred_spark import SparkAccess
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine
+from iscp.storage.s3_settings import table_options
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.selection import in_full
 

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import changes, rows_after
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import changes, rows_after
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.job.job_row import JobReport, JobRow, LogEntry
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.runtime.worker.runner import Runner
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.job.job_row import JobReport, JobRow, LogEntry
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.schedule.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline

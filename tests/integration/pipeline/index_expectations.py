@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.core.spec.spec import ConsumerSpec
 from iscp.index.embedding.hashed_embedder import HashedEmbedder
 from iscp.index.lance.index_columns import HEAD_KEY, KEY, analyser_of
 from iscp.index.lance.index_store import OpenIndex
@@ -20,6 +18,8 @@ from iscp.index.lance.text_analysis import TEXT_BYTES_MAX
 from iscp.index.lance.word_counts import merged_counts, read_table
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import VectorPrecision
+from iscp.model.settings.embedder_config import EmbedderConfig
+from iscp.model.spec.spec import ConsumerSpec
 
 Row = Mapping[str, Any]
 

@@ -9,22 +9,22 @@ from typing import Any, cast
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.index_parts import default_embeddings
-from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.app.index_parts import default_embeddings
+from iscp.app.registry import ConsumerRegistry
 from iscp.consumers.index.index_services import IndexServices
-from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import VerifyReport
-from iscp.core.job.watermark_record import position_of
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
+from iscp.delta.source.delta_catalog import DeltaCatalog
 from iscp.index.embedding.embedding_service import EmbeddingService, EmbeddingServices
 from iscp.index.lance.index_columns import HEAD_KEY, KEY
 from iscp.index.lance.index_store import IndexStore, OpenIndex, open_index
 from iscp.index.lance.word_counts import merged_counts, read_table
+from iscp.model.job.iteration import Iteration, JobOutcome, Purpose
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import VerifyReport
+from iscp.model.job.watermark_record import position_of
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.storage.s3_settings import table_options
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 from .conftest import Pipeline, opened

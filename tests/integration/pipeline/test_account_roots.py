@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.core.access.authorization import AccountRoots
-from iscp.core.job.iteration import Bounds
-from iscp.core.values.errors import ErrorCode
-from iscp.runtime.access.place_guard import PlaceGuard
-from iscp.runtime.worker.runner import Runner
+from iscp.engine.place_guard import PlaceGuard
+from iscp.model.access.authorization import AccountRoots
+from iscp.model.job.iteration import Bounds
+from iscp.model.values.errors import ErrorCode
+from iscp.schedule.runner import Runner
+from iscp.storage.locations import followed_places, followed_root
 
 from .conftest import Pipeline
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import PermanentError
-from iscp.core.values.ids import JobKey
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import PermanentError
+from iscp.model.values.ids import JobKey
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import ErrorCode
-from iscp.core.values.watermark import Watermark
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import ErrorCode
+from iscp.model.values.watermark import Watermark
 
 from .conftest import DIRECTLY, SPARK_IN_FULL, Pipeline, rows
 

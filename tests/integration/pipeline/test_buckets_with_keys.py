@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.delta_errors import delta_faults
-from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.core.access.authorization import AccountRoots
-from iscp.core.job.iteration import Bounds, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.values.errors import ErrorCode, IscpError, StorageError
-from iscp.runtime.access.place_guard import PlaceGuard
-from iscp.runtime.worker.runner import Runner
+from iscp.delta.log.table_opening import open_delta
+from iscp.engine.place_guard import PlaceGuard
+from iscp.model.access.authorization import AccountRoots
+from iscp.model.job.iteration import Bounds, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import DIRECT_BYTES_MAX
+from iscp.model.values.errors import ErrorCode, IscpError, StorageError
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_errors import spark_faults
+from iscp.storage import files
+from iscp.storage.delta_errors import delta_faults
+from iscp.storage.locations import followed_places, followed_root
+from iscp.storage.s3_settings import table_options
 from tests.fakes.s3 import SECRET, FakeS3
 
 from .conftest import Pipeline, rows

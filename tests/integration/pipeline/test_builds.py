@@ -18,20 +18,20 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.spark_read import RANGE_BYTES_MAX, DeltaRangeReader
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.cluster.builds.builder_loop import plan_of
 from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.build.build_task import RangeBatch
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import BuildConfig
-from iscp.core.spec.spec import OnDuplicate
-from iscp.core.values.errors import Canceled, ErrorCode
-from iscp.core.values.progress import SnapshotSize, TableSize, total_size
+from iscp.delta.source.spark_read import RANGE_BYTES_MAX, DeltaRangeReader
+from iscp.engine.range_staging import SnapshotRangeBuilder
+from iscp.model.build.build_task import RangeBatch
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import BuildConfig
+from iscp.model.spec.spec import OnDuplicate
+from iscp.model.values.errors import Canceled, ErrorCode
+from iscp.model.values.progress import SnapshotSize, TableSize, total_size
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.builds.builder_loop import plan_of
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
+from iscp.spark.spark_engine import SparkEngine
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.waiting import until

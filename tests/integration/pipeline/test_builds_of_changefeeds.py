@@ -18,16 +18,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp import changefeed
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.changefeed.model.ulid import ulid_time_ms
+from iscp.cluster.builds.builder_loop import plan_of
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import BuildConfig
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import EngineError
-from iscp.core.values.ids import JobKey
-from iscp.runtime.builds.builder_loop import plan_of
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import BuildConfig
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import EngineError
+from iscp.model.values.ids import JobKey
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.build_program import kind_of
 from tests.selection import in_full

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.source.spark_read import DeltaRangeReader
-from iscp.core.settings.config import BuildConfig
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
+from iscp.delta.source.spark_read import DeltaRangeReader
+from iscp.engine.range_staging import SnapshotRangeBuilder
+from iscp.model.settings.config import BuildConfig
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import ScriptedFailpoints
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import EngineError, ErrorCode, InvalidRequest
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

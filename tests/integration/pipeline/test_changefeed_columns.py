@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.changefeed import open as open_feed
-from iscp.core.job.iteration import DataType
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import DataType
+from iscp.model.values.errors import ErrorCode
 from tests.selection import in_full
 
 from .conftest import SPARK_IN_FULL, Pipeline

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.job.iteration import DataType
-from iscp.core.spec.spec import OnSchemaChange
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import DataType
+from iscp.model.spec.spec import OnSchemaChange
+from iscp.model.values.errors import ErrorCode
 from tests.selection import in_full
 
 from .conftest import SPARK_IN_FULL, Pipeline

@@ -8,8 +8,8 @@ import time
 import pytest
 from deltalake import write_deltalake
 
-from iscp.core.job.iteration import DataType, Iteration
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import DataType, Iteration
+from iscp.model.values.errors import ErrorCode
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.selection import in_full
 

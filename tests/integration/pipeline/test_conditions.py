@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import InvalidRequest
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import condition_analyzer
 from iscp.views.analysis.session_analysis import SessionAnalysis
 

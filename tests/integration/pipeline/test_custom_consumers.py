@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.bootstrap.registry import GROUP, ConsumerRegistry
+from iscp.app.registry import GROUP, ConsumerRegistry
 from iscp.consumers.custom.custom_kind import ChangeDetail, CustomConsumer, CustomKind
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.watermark_record import parse_record, position_of
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import EngineError, ErrorCode
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Position
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.watermark_record import parse_record, position_of
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import EngineError, ErrorCode
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install

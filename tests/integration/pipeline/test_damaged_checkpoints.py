@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.values.errors import ErrorCode
+from iscp.spark.session import SparkRuntime
 from tests.integration.views.conftest import Lake, ViewBench, bag
 from tests.selection import in_full
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import ErrorCode
 from tests.fakes.damages import CONTENT, Damage, delete, link_to_itself, replaced_by
 from tests.integration.pipeline.conftest import Pipeline, rows
 
@@ -106,7 +106,7 @@ def test_the_commit_that_was_applied_last(pipeline: Pipeline, jobs: tuple[JobRow
         assert suffer(pipeline, jobs, path, damage, new_node=new_node)
 
 
-@pytest.mark.further  # each time: commits below, and checkpoints in tests/unit/adapters/delta/log
+@pytest.mark.further  # each time: commits below, and checkpoints in tests/unit/delta/log
 @pytest.mark.parametrize("name", [f"{CHECKPOINT:020d}.checkpoint.parquet", FULL("_last_checkpoint")])
 def test_a_checkpoint(pipeline: Pipeline, jobs: tuple[JobRow, JobRow], name: str) -> None:
     """A node that has read the table before goes on without it; a node that opens the table has to read it."""

@@ -12,10 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import OnDuplicate
-from iscp.core.values.errors import ErrorCode, InvalidRequest
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import OnDuplicate
+from iscp.model.values.errors import ErrorCode, InvalidRequest
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline, rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.session import SparkRuntime
 from tests.selection import in_full
 
 from .conftest import Pipeline

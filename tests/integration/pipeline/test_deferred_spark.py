@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.bootstrap.table_access import check_of_targets
+from iscp.app.table_access import check_of_targets
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.spec.spec import ChangeMode
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.settings.config import DIRECT_BYTES_MAX
+from iscp.model.spec.spec import ChangeMode
+from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
+from iscp.spark.session import SparkRuntime
 
 from .conftest import ROWS, Pipeline
 from .feeding import Feed

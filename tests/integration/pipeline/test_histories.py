@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.custom.custom_kind import CustomKind
 from iscp.consumers.replica.replica_consumer import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.job.iteration import Bounds
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ChangeMode
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import Bounds
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ChangeMode
+from iscp.model.values.errors import ErrorCode
 from iscp.ports.consumer import ConsumerKind
+from iscp.spark.session import SparkRuntime
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.stores import StoreConsumer
 from tests.selection import in_full

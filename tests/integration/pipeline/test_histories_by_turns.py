@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.job_row import JobRow
+from iscp.model.job.job_row import JobRow
+from iscp.spark.session import SparkRuntime
 from tests.both_ways.keepers import RunKeeper, kept_by_cluster, registered, request_of
 from tests.selection import in_full
 

@@ -16,27 +16,27 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.index_parts import default_embeddings
-from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.app.index_parts import default_embeddings
+from iscp.app.registry import ConsumerRegistry
 from iscp.consumers.index.index_check import sampled_faults
 from iscp.consumers.index.index_kind import IndexKindBase
 from iscp.consumers.index.index_services import IndexServices
-from iscp.core.api.api_requests import SearchWeights
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.watermark_record import position_of
-from iscp.core.spec.spec import ChangeMode, ConsumerSpec, JobSpec
-from iscp.core.values.errors import InvalidRequest, StorageError
-from iscp.core.values.ids import JobKey
+from iscp.delta.source.delta_catalog import DeltaCatalog
 from iscp.index.lance.index_columns import KEY_INDEX, VECTOR, VECTOR_INDEX, words_column, words_index
 from iscp.index.lance.index_store import IndexStore, OpenIndex, build_segments, commit_segments, open_index, segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import fragments_of
 from iscp.index.search.search_library import search
 from iscp.index.search.searched_index import open_whole
+from iscp.model.api.api_requests import SearchWeights
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.watermark_record import position_of
+from iscp.model.spec.spec import ChangeMode, ConsumerSpec, JobSpec
+from iscp.model.values.errors import InvalidRequest, StorageError
+from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
+from iscp.spark.session import SparkRuntime
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

@@ -15,23 +15,23 @@ import lance
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import VERSIONS
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import VARIABLE
-from iscp.core.api.api_requests import SearchRequest
-from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError, StorageError
 from iscp.index.lance.index_store import open_index
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.search_library import read_overview, search
 from iscp.index.search.searched_index import FoundHits, SearchedIndex, shown_columns
 from iscp.index.search.vector_search import HybridSearch, own_embedder
+from iscp.model.api.api_requests import SearchRequest
+from iscp.model.job.iteration import Iteration, JobOutcome, Purpose
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import DIRECT_BYTES_MAX
+from iscp.model.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError, StorageError
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Guard
+from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
+from iscp.storage import files
+from iscp.storage.locations import VERSIONS
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import VARIABLE
 from tests.fakes.guards import EndingGuard, OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
 from tests.selection import in_full

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.core.job.iteration import DataType
+from iscp.model.job.iteration import DataType
 
 from .conftest import BOTH_WAYS, Pipeline
 from .indexing import Indexing, documents

@@ -8,13 +8,13 @@ import pytest
 from lance.bitmap import Bitmap
 
 from iscp.consumers.index.index_check import sampled_faults
-from iscp.core.job.iteration import Purpose
-from iscp.core.job.job_row import JobRow
+from iscp.engine.iteration_ports import CONFLICT_TRIES_MAX
 from iscp.index.lance.index_columns import KEY_INDEX, VECTOR_INDEX, words_index
 from iscp.index.lance.index_store import OpenIndex, build_segments, commit_segments, segments_of
 from iscp.index.maintenance.index_shape import fragments_of
-from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
-from iscp.runtime.loop.threads import retry_conflicts
+from iscp.model.job.iteration import Purpose
+from iscp.model.job.job_row import JobRow
+from iscp.system.threads import retry_conflicts
 
 from .conftest import Pipeline
 from .indexing import Indexing, documents

@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.commits import read_commit
 from iscp.consumers.index.index_consumer import SHARED_KEY
-from iscp.core.job.iteration import Bounds, DataType, Purpose
-from iscp.core.spec.spec import ChangeMode
-from iscp.core.values.errors import EngineError, ErrorCode
+from iscp.delta.log.commits import read_commit
 from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.lance_access import open_dataset
 from iscp.index.lance.recent_values import PlacedHead
 from iscp.index.search.searched_index import open_whole
+from iscp.model.job.iteration import Bounds, DataType, Purpose
+from iscp.model.spec.spec import ChangeMode
+from iscp.model.values.errors import EngineError, ErrorCode
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline

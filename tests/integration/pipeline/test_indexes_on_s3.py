@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.iteration import DataType
 from iscp.index.search.search_library import search
+from iscp.model.job.iteration import DataType
+from iscp.spark.session import SparkRuntime
 from tests.fakes.s3 import WITH_TOKEN, FakeS3
 
 from .conftest import Pipeline

@@ -10,18 +10,18 @@ from typing import get_args
 
 import pytest
 
-from iscp.adapters.delta.source.change_source import DeltaProbe
-from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.events import Reports, StartShard, UpdateShard
-from iscp.coordination.schedule.schedule_events import WorkerNews
-from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
-from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.delta.source.change_source import DeltaProbe
+from iscp.model.job.iteration import Iteration, JobOutcome
+from iscp.model.protocol.events import Reports, StartShard, UpdateShard
+from iscp.model.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.model.values.ids import ShardId, TableEpoch
 from iscp.ports.system import Guard
-from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.runner import Runner
-from iscp.runtime.worker.scheduler import Scheduler
+from iscp.schedule.executor import Executor
+from iscp.schedule.runner import Runner
+from iscp.schedule.schedule_events import WorkerNews
+from iscp.schedule.schedule_machine import Schedule
+from iscp.schedule.scheduler import Scheduler
+from iscp.system.clock import SystemClock
 from tests.fakes.targets import FakeTargets
 from tests.integration.pipeline.conftest import Pipeline
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.job.iteration import DataType, JobOutcome, Usage
+from iscp.model.job.iteration import DataType, JobOutcome, Usage
 
 from .conftest import BOTH_WAYS, ROWS, Pipeline
 from .feeding import Feed

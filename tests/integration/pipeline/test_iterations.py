@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.iteration import Bounds, DataType
-from iscp.core.spec.spec import OnDuplicate
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import Bounds, DataType
+from iscp.model.spec.spec import OnDuplicate
+from iscp.model.values.errors import ErrorCode
 
 from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline, rows
 

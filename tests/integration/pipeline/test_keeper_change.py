@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.core.job.iteration import DataType, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.registration_id import marked_job_id, spec_mark
-from iscp.core.job.watermark_record import parse_record
-from iscp.core.values.errors import ErrorCode
-from iscp.runtime.worker.runner import Runner
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import DataType, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.registration_id import marked_job_id, spec_mark
+from iscp.model.job.watermark_record import parse_record
+from iscp.model.values.errors import ErrorCode
+from iscp.schedule.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

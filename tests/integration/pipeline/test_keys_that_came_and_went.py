@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.consumers.custom.custom_kind import CustomKind
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import OnDuplicate
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import OnDuplicate
 from tests.fakes.stores import StoreConsumer
 from tests.selection import in_full
 

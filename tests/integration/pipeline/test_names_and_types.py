@@ -7,7 +7,7 @@ import shutil
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.job.iteration import DataType
+from iscp.model.job.iteration import DataType
 
 from .conftest import Pipeline
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.iteration import DataType
+from iscp.model.job.iteration import DataType
 from tests.fakes.commit_files import commit_path
 from tests.selection import in_full
 

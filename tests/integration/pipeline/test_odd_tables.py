@@ -11,10 +11,10 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.core.job.iteration import DataType
-from iscp.core.values.errors import ErrorCode, InvalidRequest
+from iscp.model.job.iteration import DataType
+from iscp.model.values.errors import ErrorCode, InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine
 from tests.fakes.checkpoints import another_table_with, edit_checkpoint
 from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
 from tests.integration.pipeline.odd_tables import (

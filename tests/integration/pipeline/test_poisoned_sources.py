@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.storage.regular_files import REACH
-from iscp.core.values.errors import ErrorCode, InvalidRequest
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.values.errors import ErrorCode, InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.storage.regular_files import REACH
 from tests.fakes import poisoned_tables
 from tests.fakes.poisoned_tables import ODD_IDS, SECRET, Poison, table_in, with_id
 from tests.selection import in_full

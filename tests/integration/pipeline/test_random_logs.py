@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.session import SparkRuntime
 from tests.both_ways.keepers import BY_TURNS
 from tests.random_logs.cases import CheckpointKind, Deed, Info, Placing, Pointer, Vector
 from tests.random_logs.drawing import case_of

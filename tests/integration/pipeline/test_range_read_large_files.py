@@ -11,11 +11,11 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.source.spark_read import DeltaRangeReader
-from iscp.core.build.build_task import PieceOfFile, piece_range, row_spans
-from iscp.core.settings.config import BuildConfig
-from iscp.core.values.progress import UNKNOWN, TableSize, total_size
-from iscp.runtime.iteration.tail_apply import PIECE_RANGES
+from iscp.delta.source.spark_read import DeltaRangeReader
+from iscp.engine.tail_apply import PIECE_RANGES
+from iscp.model.build.build_task import PieceOfFile, piece_range, row_spans
+from iscp.model.settings.config import BuildConfig
+from iscp.model.values.progress import UNKNOWN, TableSize, total_size
 from tests.integration.pipeline.conftest import BY_SPARK, Pipeline
 from tests.integration.pipeline.test_builds import Cluster
 from tests.selection import in_full

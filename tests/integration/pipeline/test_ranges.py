@@ -13,16 +13,16 @@ from types import MappingProxyType
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.commits import read_commit
-from iscp.bootstrap.registry import GROUP, ConsumerRegistry
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import changes, rows_after
-from iscp.core.job.iteration import Bounds, DataType, JobOutcome
-from iscp.core.job.job_row import JobReport, JobRow, LogEntry
-from iscp.core.job.watermark_record import WatermarkRecord, parse_record
-from iscp.core.rows import key_ranges
-from iscp.core.values.errors import EngineError, ErrorCode
-from iscp.runtime.worker.runner import Runner
+from iscp.app.registry import GROUP, ConsumerRegistry
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.cluster.jobs.job_changes import changes, rows_after
+from iscp.delta.log.commits import read_commit
+from iscp.model.job.iteration import Bounds, DataType, JobOutcome
+from iscp.model.job.job_row import JobReport, JobRow, LogEntry
+from iscp.model.job.watermark_record import WatermarkRecord, parse_record
+from iscp.model.rows import key_ranges
+from iscp.model.values.errors import EngineError, ErrorCode
+from iscp.schedule.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 from tests.selection import in_full

@@ -8,11 +8,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import ErrorCode
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
 
 from .conftest import SPARK_IN_FULL, Pipeline, rows
 from .feeding import Feed

@@ -10,17 +10,17 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from iscp.adapters.delta.sink.staging import FOLDER
-from iscp.adapters.delta.source.change_source import DeltaProbe
-from iscp.core.build.build_task import BuildPlan, StagingBatch, StagingTask
-from iscp.core.job.iteration import Bounds, DataType, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import Canceled, PlanOutdated
-from iscp.core.values.progress import NOTHING
+from iscp.cluster.builds.builder_loop import plan_of
+from iscp.delta.sink.staging import FOLDER
+from iscp.delta.source.change_source import DeltaProbe
+from iscp.model.build.build_task import BuildPlan, StagingBatch, StagingTask
+from iscp.model.job.iteration import Bounds, DataType, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import Canceled, PlanOutdated
+from iscp.model.values.progress import NOTHING
 from iscp.ports.consumer import TablePlace
-from iscp.runtime.builds.builder_loop import plan_of
-from iscp.runtime.worker.probe_pool import probe_source
+from iscp.schedule.probe_pool import probe_source
 from tests.fakes.build_driver import BuildDriver, after
 from tests.fakes.build_program import kind_of
 from tests.fakes.builds import FakeBatchGuard

@@ -19,9 +19,9 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import EngineError
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import EngineError
+from iscp.spark.session import SparkRuntime
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

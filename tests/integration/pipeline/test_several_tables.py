@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.commits import read_commit
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import ErrorCode
-from iscp.core.values.ids import JobKey
+from iscp.delta.log.commits import read_commit
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import ErrorCode
+from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.counting_view import CountingViewKind
 from tests.fakes.guards import ScriptedFailpoints

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.core.job.iteration import DataType
-from iscp.core.spec.spec import OnDuplicate
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import DataType
+from iscp.model.spec.spec import OnDuplicate
+from iscp.model.values.errors import ErrorCode
 from tests.selection import in_full
 
 from .conftest import SPARK_IN_FULL, Pipeline

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.change_source import DECODED_FACTOR, DeltaChangeSource
-from iscp.core.job.iteration import Bounds
+from iscp.delta.source.change_source import DECODED_FACTOR, DeltaChangeSource
+from iscp.model.job.iteration import Bounds
 from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
 from tests.selection import in_full
 

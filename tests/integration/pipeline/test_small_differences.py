@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import OnSchemaChange
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import OnSchemaChange
 from tests.selection import in_full
 
 from .conftest import BOTH_WAYS, DIRECTLY, Pipeline, rows

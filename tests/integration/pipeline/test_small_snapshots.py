@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.arrow_read import SNAPSHOT_FILE_BYTES, SNAPSHOT_FILES_MAX
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.spec.spec import OnDuplicate
+from iscp.delta.source.arrow_read import SNAPSHOT_FILE_BYTES, SNAPSHOT_FILES_MAX
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.settings.config import DIRECT_BYTES_MAX
+from iscp.model.spec.spec import OnDuplicate
 from tests.integration.pipeline.conftest import DIRECTLY, Pipeline, rows
 
 pytestmark = pytest.mark.spark

@@ -11,10 +11,10 @@ from delta.tables import DeltaTable as SparkDeltaTable
 from delta.tables import IdentityGenerator
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ChangeMode, OnReplace, OnSchemaChange
-from iscp.core.values.errors import ErrorCode, InvalidRequest
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ChangeMode, OnReplace, OnSchemaChange
+from iscp.model.values.errors import ErrorCode, InvalidRequest
 
 from .conftest import Pipeline, rows
 

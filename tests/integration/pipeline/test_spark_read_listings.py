@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.spark_read import load_changed_rows, load_version
-from iscp.core.job.iteration import DataType
-from iscp.core.values.watermark import Watermark
+from iscp.delta.source.spark_read import load_changed_rows, load_version
+from iscp.model.job.iteration import DataType
+from iscp.model.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.fakes.hidden_commits import commit, shown_when_doubted
 from tests.integration.pipeline.conftest import BY_SPARK, ROWS, Pipeline

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.commits import read_commit
-from iscp.core.job.iteration import Bounds, DataType, JobOutcome
+from iscp.delta.log.commits import read_commit
+from iscp.model.job.iteration import Bounds, DataType, JobOutcome
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline

@@ -10,11 +10,11 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.s3_settings import table_options
-from iscp.core.job.iteration import DataType
+from iscp.delta.log.table_opening import open_delta
+from iscp.model.job.iteration import DataType
+from iscp.spark.session import SparkRuntime
+from iscp.storage import files
+from iscp.storage.s3_settings import table_options
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
 

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from iscp.adapters.delta.log.commits import APP_ID
-from iscp.adapters.delta.sessions.deferred_spark import DeferredSpark, SparkAccess
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome, Purpose
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import DIRECT_BYTES_MAX
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.watermark import Watermark
+from iscp.delta.log.commits import APP_ID
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.sink.sink_position import tag_json
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome, Purpose
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import DIRECT_BYTES_MAX
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.watermark import Watermark
 from iscp.ports.sink import CommitTag, DeletionOrder
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
+from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 from .conftest import Pipeline, opened

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from iscp.adapters.delta.log.log_writing import COMMITS
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.values.errors import InvalidRequest
+from iscp.delta.log.log_writing import COMMITS
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.values.errors import InvalidRequest
 from tests.selection import in_full
 
 from .conftest import BY_SPARK, SPARK_IN_FULL, Pipeline, rows

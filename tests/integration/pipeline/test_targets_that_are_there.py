@@ -7,7 +7,7 @@ import shutil
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.values.errors import ErrorCode, InvalidRequest
+from iscp.model.values.errors import ErrorCode, InvalidRequest
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline, rows

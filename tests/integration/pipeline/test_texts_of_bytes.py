@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from iscp.consumers.replica.replica_consumer import dead_letter_uri
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
 from tests.fakes.guards import OpenGuard
 
 from .conftest import DIRECTLY, SPARK_IN_FULL, Pipeline

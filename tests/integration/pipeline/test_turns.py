@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.spark.session import SparkRuntime
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

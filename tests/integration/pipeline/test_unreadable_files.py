@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from iscp.core.settings.config import BuildConfig
-from iscp.core.values.errors import ErrorCode
+from iscp.model.settings.config import BuildConfig
+from iscp.model.values.errors import ErrorCode
 from tests.integration.pipeline.conftest import BY_SPARK, SPARK_IN_FULL, Pipeline, rows
 from tests.integration.pipeline.test_builds import Cluster
 from tests.selection import in_full

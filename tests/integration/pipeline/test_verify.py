@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.sink.table_diff import Side
-from iscp.adapters.delta.source.change_source import DeltaProbe
-from iscp.core.job.iteration import DataType, Iteration, Purpose
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import Sample, VerifyReport
-from iscp.core.rows.differences import ROWS_PER_RANGE, Ranges
-from iscp.core.values.errors import ErrorCode, JobFailed, PermanentError
+from iscp.delta.sink.table_diff import Side
+from iscp.delta.source.change_source import DeltaProbe
+from iscp.model.job.iteration import DataType, Iteration, Purpose
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import Sample, VerifyReport
+from iscp.model.rows.differences import ROWS_PER_RANGE, Ranges
+from iscp.model.values.errors import ErrorCode, JobFailed, PermanentError
 from tests.fakes.commit_files import commit_path
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable
 
-from iscp.coordination.jobs.job_book import JobBook
-from iscp.core.job.iteration import Bounds, JobOutcome
-from iscp.core.job.job_row import JobReport, JobRow, JobState
-from iscp.core.spec.spec import OnDuplicate
-from iscp.core.values.errors import ErrorCode
+from iscp.cluster.jobs.job_book import JobBook
+from iscp.model.job.iteration import Bounds, JobOutcome
+from iscp.model.job.job_row import JobReport, JobRow, JobState
+from iscp.model.spec.spec import OnDuplicate
+from iscp.model.values.errors import ErrorCode
 
 from .conftest import Pipeline
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
-from iscp.core.job.job_row import JobRow
+from iscp.model.job.iteration import Iteration, JobOutcome, Purpose
+from iscp.model.job.job_row import JobRow
 from tests.costs import spent_s
 from tests.fakes.build_driver import after
 from tests.fakes.guards import OpenGuard

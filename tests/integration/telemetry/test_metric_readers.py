@@ -13,11 +13,11 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.http_exchange import free_port
-from iscp.adapters.telemetry.open_telemetry_meter import CLOSE_S, CountingExporter, OpenTelemetryMeter
-from iscp.core.metrics import iteration_metrics, node_metrics
-from iscp.core.metrics.metric import MetricReading
+from iscp.model.metrics import iteration_metrics, node_metrics
+from iscp.model.metrics.metric import MetricReading
+from iscp.notices.open_telemetry_meter import CLOSE_S, CountingExporter, OpenTelemetryMeter
+from iscp.system.clock import SystemClock
+from iscp.system.http_exchange import free_port
 from tests.fakes.waiting import until
 from tests.fakes.webhooks import HttpReceiver
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.gateway.gateway_server import PENDING_PER_HOST_MAX
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.telemetry.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
-from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter
-from iscp.core.metrics import node_metrics
-from iscp.core.metrics.metric import MetricReading
-from iscp.core.values.access_roles import Credentials
-from iscp.core.values.errors import ConfigurationError, NotAuthenticated
+from iscp.model.metrics import node_metrics
+from iscp.model.metrics.metric import MetricReading
+from iscp.model.values.access_roles import Credentials
+from iscp.model.values.errors import ConfigurationError, NotAuthenticated
+from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+from iscp.server.http.gateway_server import PENDING_PER_HOST_MAX
+from iscp.server.http.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
+from iscp.system.clock import SystemClock
 from tests.fakes.certificates import certified, known
 from tests.fakes.waiting import until
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.telemetry.metrics_server import MetricsServer
-from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter
-from iscp.adapters.tls.tls_files import Tls
-from iscp.core.metrics import node_metrics
-from iscp.core.metrics.metric import MetricReading
-from iscp.core.values.access_roles import Role
-from iscp.runtime.access.known_callers import CertificateCaller
+from iscp.model.metrics import node_metrics
+from iscp.model.metrics.metric import MetricReading
+from iscp.model.values.access_roles import Role
+from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+from iscp.server.access.known_callers import CertificateCaller
+from iscp.server.http.metrics_server import MetricsServer
+from iscp.system.clock import SystemClock
+from iscp.system.tls.tls_files import Tls
 from tests.fakes.access import SYSTEM, Access
 from tests.fakes.certificates import certified, known
 

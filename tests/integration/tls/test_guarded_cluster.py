@@ -11,14 +11,21 @@ import pytest
 from google.protobuf.message import Message
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
-from iscp.adapters.delta.joblog.appended_tables import AuditTable
-from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.client.admin_client import Client
-from iscp.core.access.authorization import TOKEN_CHARS_MAX, AuditEntry, AuditQuery
-from iscp.core.access.security_config import AccountConfig
-from iscp.core.values.access_roles import Role
-from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, TableNotFound
-from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
+from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
+from iscp.delta.joblog.appended_tables import AuditTable
+from iscp.model.access.authorization import TOKEN_CHARS_MAX, AuditEntry, AuditQuery
+from iscp.model.access.security_config import AccountConfig
+from iscp.model.values.access_roles import Role
+from iscp.model.values.errors import (
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    NotAuthenticated,
+    NotAuthorized,
+    TableNotFound,
+)
+from iscp.server.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.wire.v1 import admin_pb2
 from tests.fakes.provider import OidcProvider
 

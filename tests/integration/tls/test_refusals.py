@@ -11,13 +11,13 @@ import grpc
 import pytest
 from cryptography import x509
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.grpc.node.owner_streams import describe
-from iscp.adapters.tls.development_authority import CertificateKind
-from iscp.adapters.tls.tls_files import TlsFiles, split_address
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import ConfigurationError, IscpError, NotAuthorized, Unavailable
+from iscp.model.values.errors import ConfigurationError, IscpError, NotAuthorized, Unavailable
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.node.node_server import NodeServer
+from iscp.server.node.owner_streams import describe
+from iscp.system.tls.development_authority import CertificateKind
+from iscp.system.tls.tls_files import TlsFiles, split_address
 from iscp.wire.v1 import node_pb2
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import NODE_NAME, Certs, spelled_as

@@ -13,15 +13,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.channel.call_metadata import open_channel
-from iscp.adapters.tls.certificate_watch import CertificateWatch
-from iscp.adapters.tls.renewing_channel import secure_channel
-from iscp.adapters.tls.tls_files import Tls, split_address
 from iscp.aio import Client as AsyncClient
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.client.channel.call_metadata import open_channel
+from iscp.model.values.errors import ConfigurationError, Unavailable
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.system.tls.certificate_watch import CertificateWatch
+from iscp.system.tls.renewing_channel import secure_channel
+from iscp.system.tls.tls_files import Tls, split_address
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import Certs
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.bare_cluster import BareCluster, until
-from iscp.adapters.etcd.channels import EtcdUnavailable
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings
-from iscp.adapters.grpc.node.owner_streams import describe
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.tls.certificate_watch import CHECK_S
-from iscp.adapters.tls.development_authority import DevelopmentAuthority
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import IscpError, NotAuthorized
+from iscp.etcd.channels import EtcdUnavailable
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings
+from iscp.model.values.errors import IscpError, NotAuthorized
+from iscp.server.node.owner_streams import describe
+from iscp.system.clock import SystemClock
+from iscp.system.tls.certificate_watch import CHECK_S
+from iscp.system.tls.development_authority import DevelopmentAuthority
 
 SHARDS = 20
 

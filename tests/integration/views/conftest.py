@@ -16,25 +16,25 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, DeltaRetentionHold, property_setter
-from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.start_rule import Comparison
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Position
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.delta.source.delta_catalog import DeltaCatalog, DeltaRetentionHold, property_setter
+from iscp.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.engine.iteration_ports import HoldPlacer, IterationPorts, SinkPool
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.start_rule import Comparison
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
 from iscp.ports.system import Clock
-from iscp.runtime.iteration.iteration_ports import HoldPlacer, IterationPorts, SinkPool
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine
+from iscp.system.clock import SystemClock
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 

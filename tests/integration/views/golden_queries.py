@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from iscp.views import WEIGHT, TableFrames, all_rows, analyze, explain, follow, jar
 from tests import quick_spark
 
-NODES = ("iscp.bootstrap", "iscp.consumers", "iscp.coordination.owner", "iscp.runtime", "grpc")
+NODES = ("iscp.app", "iscp.consumers", "iscp.cluster.owner", "iscp.engine", "grpc")
 
 
 def sections(text: str) -> dict[str, str]:

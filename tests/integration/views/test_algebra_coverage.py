@@ -18,9 +18,9 @@ from benchmarks.propagation.medallion import MEDALLION, Kind
 from benchmarks.tpcdi.bronze import BRONZE
 from benchmarks.tpcdi.source_rows import SourceRows
 from benchmarks.view import CASES
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.algebra.algebra import CLOCK, Rel, Table, Values
-from iscp.core.algebra.duck_text import translate
+from iscp.algebra.algebra import CLOCK, Rel, Table, Values
+from iscp.algebra.duck_text import translate
+from iscp.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.refresh.view_memory import read_query
 from tests.fakes.planned_tpc import ChangedTpc, tables_of
@@ -119,7 +119,7 @@ def algebra_of_any(session: SparkSession, sql: str, schemas: Mapping[str, str]) 
 @pytest.mark.parametrize(
     "suite",
     [
-        pytest.param("tpch", marks=pytest.mark.slow("each time: tests/unit/core/algebra/test_change_plan.py")),
+        pytest.param("tpch", marks=pytest.mark.slow("each time: tests/unit/algebra/test_change_plan.py")),
         pytest.param("tpcds", marks=[pytest.mark.full, pytest.mark.timeout(3_600)]),
     ],
 )

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.consumers.source_rows import commit_tag
 from iscp.consumers.view.bag_commit import MERGED_CHANGES_MAX, commit_changes
-from iscp.core.query.refresh_choice import RefreshSample, Strategy
-from iscp.core.values.watermark import Watermark
+from iscp.delta.rows.row_search import LACKING
+from iscp.model.values.watermark import Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangesUnavailableError
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows
+from iscp.views.refresh.refresh_choice import RefreshSample, Strategy
 from iscp.views.refresh.view_memory import ViewMemory
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full

@@ -13,7 +13,7 @@ from iscp.views.catalyst.catalyst import Catalyst
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

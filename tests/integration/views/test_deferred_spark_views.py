@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.sessions.deferred_spark import DeferredEngine, DeferredSpark, SparkAccess
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.spark.deferred_spark import DeferredEngine, DeferredSpark, SparkAccess
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_engine import SparkEngine
 from tests.integration.views.conftest import Lake, ViewBench
 
 pytestmark = pytest.mark.spark

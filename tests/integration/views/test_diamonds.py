@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.cli.demo.lake import read
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.spec.spec_parsing import WAITS_FOR_S
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.spec.spec_parsing import WAITS_FOR_S
+from iscp.spark.session import SparkRuntime
 from tests.fakes.clock import FakeClock
 from tests.integration.views.conftest import Lake, ViewBench
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.duck.duck_engine import DuckCursor, DuckEngine, NotComputedError, ReadLimits
+from iscp.algebra.duck_engine import DuckCursor, DuckEngine, NotComputedError, ReadLimits
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.ports.source import RowScan
+from iscp.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.refresh.view_memory import read_query
 from tests.selection import in_full
@@ -132,7 +132,7 @@ def test_tables_that_are_too_large_are_not_scanned(new_view: NewView) -> None:
 @pytest.mark.parametrize(
     "sql", in_full((*KEPT, "select b, count(*) c from t join u using (a) group by b limit 2"), [KEPT[3]])
 )
-def test_what_is_kept_is_followed_by_scans_where_too_many_rows_would_be_looked_up(new_view: NewView, sql: str) -> None:
+def test_what_is_kept_is_followed_by_scans_where_too_many_rows_have_the_keys(new_view: NewView, sql: str) -> None:
     view = new_view(sql, seed=75, refresh="incremental")
     view.refresh()
     view.kind = ViewKind(DuckEngine(limits=ReadLimits(0, searched=0, held=0, difference=0)))

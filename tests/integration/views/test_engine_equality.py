@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.session import SparkRuntime
 from tests.equality.cases import CASES, SOME, Case, rows_of
 from tests.equality.comparison import Table, tables, witnesses
 
@@ -33,7 +33,7 @@ def test_all_expressions_have_the_same_values(spark_runtime: SparkRuntime) -> No
     assert faults(spark_runtime, CASES) == []
 
 
-@pytest.mark.slow("each time: tests/unit/core/algebra/test_duck_aggregates_duck_entries.py, of what this test shows")
+@pytest.mark.slow("each time: tests/unit/algebra/test_duck_aggregates_duck_entries.py, of what this test shows")
 def test_witnesses_have_the_values_that_spark_gives(spark_runtime: SparkRuntime) -> None:
     session = spark_runtime.new_session()
     other = {}

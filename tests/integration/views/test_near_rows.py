@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.delta.rows.net_changes import are_near, has_doubles
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.delta.rows.net_changes import are_near, has_doubles
+from iscp.spark.session import SparkRuntime
 from tests.selection import in_full
 
 pytestmark = pytest.mark.spark

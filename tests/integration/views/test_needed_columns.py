@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

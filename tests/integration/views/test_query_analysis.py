@@ -12,9 +12,9 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import restrict_query
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import restrict_query
 from iscp.views.analysis.query_analysis import ShapeQuery, query_shaper
 
 pytestmark = pytest.mark.spark

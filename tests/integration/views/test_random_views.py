@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.session import SparkRuntime
 from iscp.views.changes.signed_rows import WEIGHT, netted
 from tests.both_ways.keepers import BY_TURNS
 from tests.random_views.cases import Case

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.spark_read import DeltaRangeReader
 from iscp.cli.demo.lake import read
-from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import BuildConfig
-from iscp.core.spec.spec import JobSpec
-from iscp.core.values.errors import PlanOutdated
-from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.worker.runner import Runner
+from iscp.delta.source.spark_read import DeltaRangeReader
+from iscp.engine.iteration_ports import IterationPorts
+from iscp.engine.range_staging import SnapshotRangeBuilder
+from iscp.model.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.settings.config import BuildConfig
+from iscp.model.spec.spec import JobSpec
+from iscp.model.values.errors import PlanOutdated
+from iscp.schedule.runner import Runner
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, break_down
 from tests.selection import in_full

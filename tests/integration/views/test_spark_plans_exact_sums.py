@@ -19,11 +19,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.core.algebra.algebra import TableRows
-from iscp.core.query.query_plan import OperatorUpkeep
-from iscp.core.values.errors import InvalidRequest
+from iscp.algebra.algebra import TableRows
+from iscp.model.query_plan import OperatorUpkeep
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import frame_of_arrow
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.changes.signed_rows import WEIGHT, Instants, TableChange
 from iscp.views.changes.spark_plans import SparkPlans

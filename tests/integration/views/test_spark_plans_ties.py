@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.core.algebra.algebra import TableRows
+from iscp.algebra.algebra import TableRows
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import frame_of_arrow
 from iscp.views.analysis.query_analysis import analyze_query
 from iscp.views.changes.signed_rows import Instants
 from iscp.views.changes.spark_plans import SparkPlans

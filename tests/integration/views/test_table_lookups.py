@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.row_search import row_codes
-from iscp.adapters.delta.spark.spark_frames import frame_of_arrow
-from iscp.core.algebra.algebra import TableRows
+from iscp.algebra.algebra import TableRows
+from iscp.delta.rows.row_search import row_codes
+from iscp.spark.spark_frames import frame_of_arrow
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.changes.signed_rows import WEIGHT, FoundRows, Instants, TableChange
 from iscp.views.changes.spark_plans import SparkPlans
@@ -22,7 +22,7 @@ from iscp.views.changes.spark_plans import SparkPlans
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

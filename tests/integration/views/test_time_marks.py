@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.sql.sql_functions import TIME_REFRESH_S
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.sql.sql_functions import TIME_REFRESH_S
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
 from tests.fakes.clock import FakeClock
 
 from .conftest import Lake, ViewBench

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.query.query_plan import OperatorUpkeep
+from iscp.model.query_plan import OperatorUpkeep
 from tests.selection import in_full
 
 from .conftest import SCHEMAS, ViewBench

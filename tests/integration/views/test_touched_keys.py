@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.query.query_plan import OperatorUpkeep, upkeep_of
+from iscp.model.query_plan import OperatorUpkeep, upkeep_of
+from iscp.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import analyze_query
 
 from .conftest import ViewBench

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.spark.session import SparkRuntime
 from tests.fakes.tpc import QUERIES, Tpc
 
 from .conftest import Lake, ViewBench

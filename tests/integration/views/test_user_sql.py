@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import restrict_query
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import restrict_query
 from tests.fakes.sql_statements import DELTA, DML, INSERT, QUERIES, SCRIPTS, SET, SINCE_4_2, STATEMENTS, UNTIL_4_1
 from tests.fakes.tpc import QUERIES as TPC_QUERIES
 from tests.fakes.tpc import Tpc

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.job.iteration import JobOutcome
-from iscp.core.spec.spec import OnReplace
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.values.errors import ErrorCode
+from iscp.model.job.iteration import JobOutcome
+from iscp.model.spec.spec import OnReplace
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.model.values.errors import ErrorCode
+from iscp.spark.session import SparkRuntime
 
 from .conftest import Lake, ViewBench
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.table_opening import add_actions_of
-from iscp.adapters.duck.duck_engine import READ_LIMITS
+from iscp.algebra.duck_engine import READ_LIMITS
 from iscp.consumers.view.view_kind import ViewKind
+from iscp.delta.log.table_opening import add_actions_of
 
 from .conftest import SCHEMAS, ViewBench, bag
 

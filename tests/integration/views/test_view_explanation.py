@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.core.query.query_plan import OperatorUpkeep, QueryExplanation
+from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.model.query_plan import OperatorUpkeep, QueryExplanation
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.selection import in_full
 

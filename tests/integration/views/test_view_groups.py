@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.sink.bag_write import VECTORS
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
+from iscp.delta.sink.bag_write import VECTORS
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.model.values.watermark import NOTHING_APPLIED, Watermark
 from iscp.ports.sink import CommitTag
 from tests.selection import in_full
 

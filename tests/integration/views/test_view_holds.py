@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.job.source_holds import holder_of
+from iscp.model.job.source_holds import holder_of
 
 from .conftest import ViewBench
 from .test_view_consumer_events import change

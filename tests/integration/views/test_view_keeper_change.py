@@ -8,11 +8,11 @@ from contextlib import suppress
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.registration_id import marked_job_id, spec_mark
-from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.values.errors import ErrorCode
-from iscp.core.values.watermark import Watermark
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.registration_id import marked_job_id, spec_mark
+from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.model.values.errors import ErrorCode
+from iscp.model.values.watermark import Watermark
 from tests.selection import in_full
 
 from .conftest import ViewBench

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import restrict_query
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import restrict_query
 from iscp.views.analysis.query_analysis import query_shaper
 from tests.selection import in_full
 

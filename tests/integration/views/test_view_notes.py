@@ -15,15 +15,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.log.live_files import list_files_here, load_state_here
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.algebra.stored_query import QUERY_BYTES_MAX
 from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.algebra.stored_query import QUERY_BYTES_MAX
-from iscp.core.job.iteration import Bounds
-from iscp.core.query.refresh_choice import (
+from iscp.delta.log.live_files import list_files_here, load_state_here
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.engine.iteration_ports import SinkPool
+from iscp.model.job.iteration import Bounds
+from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
+from iscp.spark.session import SparkRuntime
+from iscp.views.refresh.refresh_choice import (
     CHANGES_PASSED_OVER,
     RefreshHistory,
     RefreshSample,
@@ -31,8 +33,6 @@ from iscp.core.query.refresh_choice import (
     refreshes_from_json,
     refreshes_to_json,
 )
-from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
-from iscp.runtime.iteration.iteration_ports import SinkPool
 from iscp.views.refresh.view_memory import QUERY_NOTE, REFRESH_NOTE
 from tests.fakes.forged_queries import forged
 from tests.fakes.guards import OpenGuard

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 from tests.selection import in_full
 
 from .conftest import ViewBench

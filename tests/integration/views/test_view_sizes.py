@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.adapters.delta.spark.spark_frames import run_nothing
-from iscp.core.sql.sql_functions import SIZE_MAX
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.sql.sql_functions import SIZE_MAX
+from iscp.model.values.errors import InvalidRequest
+from iscp.spark.session import SparkRuntime
+from iscp.spark.spark_frames import run_nothing
 from iscp.views.analysis.query_analysis import ShapeQuery, query_shaper
 
 pytestmark = pytest.mark.spark

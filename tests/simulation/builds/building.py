@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.etcd.keys import Compare, Delete, EventType, KeyValue, Put, Target, WatchEvent
-from iscp.adapters.etcd.watched_keys import BuildKeys, EtcdBuilds
-from iscp.coordination.builds.build_state import (
+from iscp.cluster.builds.builder import Builder, BuildWorker
+from iscp.cluster.builds.builder_loop import BuilderLoop, BuildWorkerLoop, RequestOfBuild, plan_of
+from iscp.engine.range_staging import SnapshotRangeBuilder
+from iscp.etcd.keys import Compare, Delete, EventType, KeyValue, Put, Target, WatchEvent
+from iscp.etcd.watched_keys import BuildKeys, EtcdBuilds
+from iscp.model.build.build_state import (
     RANGE_TIMEOUT_S,
     BuilderEffect,
     BuilderEvent,
@@ -25,14 +28,11 @@ from iscp.coordination.builds.build_state import (
     MarkBuilt,
     WorkRequested,
 )
-from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.coordination.schedule.schedule_events import Notified
-from iscp.core.values.errors import Conflict, IscpError, LeaseLost, NotOwner, Unavailable
-from iscp.core.values.ids import Leader, NodeRecord, ShardId
+from iscp.model.values.errors import Conflict, IscpError, LeaseLost, NotOwner, Unavailable
+from iscp.model.values.ids import Leader, NodeRecord, ShardId
 from iscp.ports.cluster import BuildAnswer
-from iscp.runtime.builds.builder_loop import BuilderLoop, BuildWorkerLoop, RequestOfBuild, plan_of
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.worker.runner import RunGuard
+from iscp.schedule.runner import RunGuard
+from iscp.schedule.schedule_events import Notified
 from tests.simulation.builds.staged import SimulatedReader, iteration_ports
 from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.member_store import MemberKeys, key_value

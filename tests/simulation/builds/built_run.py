@@ -1,4 +1,4 @@
-"""An iteration of jobs whose first snapshot is built by ranges, as `iscp/runtime/iteration/tail_apply.py` has it.
+"""An iteration of jobs whose first snapshot is built by ranges, as `iscp/engine/tail_apply.py` has it.
 
 Whether there is a build, and what it is, the real functions say; the commit is the simulated one.
 """
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from iscp.core.build.build_task import NO_TERMS, tiling
-from iscp.core.job.iteration import DataType
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.watermark import NOTHING_APPLIED, Position
+from iscp.engine.iteration_ports import JobRun, applied, awaiting_build
+from iscp.engine.tail_apply import RunningBuild, find_build, remove_build, request_build
+from iscp.model.build.build_task import NO_TERMS, tiling
+from iscp.model.job.iteration import DataType
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.watermark import NOTHING_APPLIED, Position
 from iscp.ports.consumer import Consumed
-from iscp.runtime.iteration.iteration_ports import JobRun, applied, awaiting_build
-from iscp.runtime.iteration.tail_apply import RunningBuild, find_build, remove_build, request_build
 from tests.simulation.builds.staged import iteration_ports
 from tests.simulation.engine import Run
 from tests.simulation.sources import Commit, Kind

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from iscp.coordination.builds.build_state import (
+from iscp.cluster.builds.builder import BuildWorker
+from iscp.model.build.build_state import (
     AnswerWork,
     BuildState,
     BuildWorkerEffect,
@@ -17,10 +18,9 @@ from iscp.coordination.builds.build_state import (
     RefuseWork,
     WorkRequested,
 )
-from iscp.coordination.builds.builder import BuildWorker
-from iscp.core.build.build_task import DEPTH_MAX, covers, depth
-from iscp.core.rows.key_ranges import WHOLE, children
-from iscp.core.values.progress import TableSize, total_size
+from iscp.model.build.build_task import DEPTH_MAX, covers, depth
+from iscp.model.rows.key_ranges import WHOLE, children
+from iscp.model.values.progress import TableSize, total_size
 from tests.simulation.violation import expect
 
 ROWS = 1 << DEPTH_MAX

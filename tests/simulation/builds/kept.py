@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from iscp.coordination.builds.build_state import BuildState
-from iscp.coordination.lag import counts
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import StorageError
-from iscp.core.values.ids import JobKey
-from iscp.core.values.progress import TableSize
+from iscp.model.build.build_state import BuildState
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import StorageError
+from iscp.model.values.ids import JobKey
+from iscp.model.values.progress import TableSize
 from iscp.ports.consumer import TablePlace
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard
+from iscp.schedule.lag import counts
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from iscp.coordination.builds.build_state import BuildState, TableSeen
-from iscp.core.build.build_task import BuildPlan, StagingTask
+from iscp.model.build.build_state import BuildState, TableSeen
+from iscp.model.build.build_task import BuildPlan, StagingTask
 from tests.simulation.violation import expect
 
 FIRST = 7

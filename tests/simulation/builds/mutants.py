@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from iscp.coordination.builds.build_state import (
+from iscp.cluster.builds.builder import Builder, BuildWorker
+from iscp.cluster.builds.staging_tasks import Replacement, Replacements, StagingTasks
+from iscp.cluster.builds.table_turns import TableTurns
+from iscp.model.build.build_state import (
     BuilderEvent,
     BuildLimits,
     BuildState,
@@ -22,10 +25,7 @@ from iscp.coordination.builds.build_state import (
     TableSeen,
     WorkRequested,
 )
-from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.coordination.builds.staging_tasks import Replacement, Replacements, StagingTasks
-from iscp.coordination.builds.table_turns import TableTurns
-from iscp.core.build.build_task import RetainedSpan
+from iscp.model.build.build_task import RetainedSpan
 from tests.simulation.builds.play import violation
 from tests.simulation.builds.store import Store
 from tests.simulation.builds.world import Parts

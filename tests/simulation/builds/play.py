@@ -7,11 +7,11 @@ import sys
 from dataclasses import dataclass
 from random import Random
 
-from iscp.coordination.builds.build_state import BuildLimits, MergeRange, Prioritize, SplitRange
-from iscp.coordination.builds.table_turns import GATHER_S
-from iscp.core.build.build_task import BuildPlan
-from iscp.core.rows.key_ranges import parent
-from iscp.core.values.errors import IscpError
+from iscp.cluster.builds.table_turns import GATHER_S
+from iscp.model.build.build_state import BuildLimits, MergeRange, Prioritize, SplitRange
+from iscp.model.build.build_task import BuildPlan
+from iscp.model.rows.key_ranges import parent
+from iscp.model.values.errors import IscpError
 from tests.simulation.builds.world import REAL, BuildWorld, Conduct, Parts, Trace
 from tests.simulation.violation import ViolationError, expect
 

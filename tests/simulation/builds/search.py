@@ -19,7 +19,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from iscp.coordination.builds.build_state import (
+from iscp.cluster.builds.builder import Builder, BuildWorker
+from iscp.model.build.build_state import (
     AnswerWork,
     BatchEnded,
     BuilderEvent,
@@ -49,12 +50,11 @@ from iscp.coordination.builds.build_state import (
     WorkRequested,
     WriteBuilds,
 )
-from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.core.build.build_task import BuildPlan, RangeBatch
-from iscp.core.rows.key_ranges import WHOLE
-from iscp.core.values.errors import IscpError, StorageError
-from iscp.core.values.progress import TableSize
-from iscp.core.values.ring import Placement, Ring
+from iscp.model.build.build_task import BuildPlan, RangeBatch
+from iscp.model.rows.key_ranges import WHOLE
+from iscp.model.values.errors import IscpError, StorageError
+from iscp.model.values.progress import TableSize
+from iscp.model.values.ring import Placement, Ring
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.violation import ViolationError, expect
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.build.build_task import NO_TERMS, BuildId, BuildTerms, depth
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.errors import PlanOutdated, StorageError
-from iscp.core.values.progress import UNKNOWN, SnapshotSize, TableSize
-from iscp.core.values.watermark import Watermark
+from iscp.model.build.build_task import NO_TERMS, BuildId, BuildTerms, depth
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.errors import PlanOutdated, StorageError
+from iscp.model.values.progress import UNKNOWN, SnapshotSize, TableSize
+from iscp.model.values.watermark import Watermark
 from iscp.ports.engine import NO_DEATHS
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange

@@ -1,10 +1,10 @@
-"""Etcd in a world that builds (`iscp/adapters/etcd/watched_keys.py`): one transaction after the other."""
+"""Etcd in a world that builds (`iscp/etcd/watched_keys.py`): one transaction after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iscp.coordination.builds.build_state import (
+from iscp.model.build.build_state import (
     BuildState,
     Change,
     DeleteRetained,

@@ -1,6 +1,6 @@
 """A cluster that builds, in one thread and in simulated time: real builders and workers, and models of what is around.
 
-Modelled are etcd (`Store`, for iscp/adapters/etcd/watched_keys.py), the calls between owner and nodes, the range
+Modelled are etcd (`Store`, for iscp/etcd/watched_keys.py), the calls between owner and nodes, the range
 builder, the files under the targets, and the jobs' own iterations, which publish. `Checks` looks at each change.
 """
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 
-from iscp.coordination.builds.build_state import (
+from iscp.cluster.builds.builder import Builder, BuildWorker
+from iscp.model.build.build_state import (
     AnswerWork,
     BatchEnded,
     BuilderEffect,
@@ -45,11 +46,10 @@ from iscp.coordination.builds.build_state import (
     WorkRequested,
     WriteBuilds,
 )
-from iscp.coordination.builds.builder import Builder, BuildWorker
-from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
-from iscp.core.values.errors import Canceled, IscpError, PlanOutdated, StorageError
-from iscp.core.values.progress import TableSize
-from iscp.core.values.ring import Placement, Ring
+from iscp.model.build.build_task import BuildPlan, RangeBatch, StagingBatch
+from iscp.model.values.errors import Canceled, IscpError, PlanOutdated, StorageError
+from iscp.model.values.progress import TableSize
+from iscp.model.values.ring import Placement, Ring
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.builds.landing import Landing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iscp.runtime.iteration.tail_apply import RunningBuild
+from iscp.engine.tail_apply import RunningBuild
 from tests.simulation.builds.built_run import BuiltRun
 
 

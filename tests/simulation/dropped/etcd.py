@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from iscp.adapters.etcd.keys import WatchEvent, snapshot_of
-from iscp.adapters.etcd.member_keys import MemberReads, Members
-from iscp.adapters.etcd.watch import apply_events
-from iscp.core.values.ids import Moment, NodeRecord
+from iscp.etcd.keys import WatchEvent, snapshot_of
+from iscp.etcd.member_keys import MemberReads, Members
+from iscp.etcd.watch import apply_events
+from iscp.model.values.ids import Moment, NodeRecord
 from tests.simulation.election import Candidacy
 from tests.simulation.etcd import Etcd
 from tests.simulation.lease import Lease

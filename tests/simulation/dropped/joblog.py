@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobReport
-from iscp.core.values.errors import IscpError
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.cluster.owner.job_log_writer import LogWriter
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobReport
+from iscp.model.values.errors import IscpError
 from tests.simulation.joblog import Log
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from iscp.coordination.lag import GlobalCheckpoint, SteadyTime, counts
-from iscp.coordination.membership.membership import Roll
-from iscp.coordination.membership.term import PeerPhase
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import (
+from iscp.cluster.membership.membership import Roll
+from iscp.cluster.membership.term import PeerPhase
+from iscp.cluster.owner_machine import OwnerMachine
+from iscp.model.job.job_row import JobRow
+from iscp.model.protocol.events import (
     CoordinationTimes,
     Elected,
     FromNode,
@@ -20,15 +20,15 @@ from iscp.coordination.protocol.events import (
     RevokeLease,
     RingBuilt,
 )
-from iscp.coordination.protocol.messages import (
+from iscp.model.protocol.messages import (
     Checkpoint,
     DispatchTableResponse,
     NodeMessage,
     NodeShardState,
     SourceSeen,
 )
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.ids import Moment, NodeRecord, ShardId
+from iscp.model.values.ids import Moment, NodeRecord, ShardId
+from iscp.schedule.lag import GlobalCheckpoint, SteadyTime, counts
 
 
 class HearsAnything(OwnerMachine):

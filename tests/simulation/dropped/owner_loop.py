@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from iscp.core.values.errors import IscpError, no_owner
-from iscp.core.values.ids import Leader, NodeRecord, ShardId
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.owner_loop import OwnerLoop, Revoker
+from iscp.cluster.owner.job_log_writer import LogWriter
+from iscp.cluster.owner.owner_loop import OwnerLoop, Revoker
+from iscp.model.values.errors import IscpError, no_owner
+from iscp.model.values.ids import Leader, NodeRecord, ShardId
 from tests.simulation.owner_ports import OwnerMembership
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.further_tables import FurtherAnswer
-from iscp.coordination.schedule.schedule_events import Probe
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.values.watermark import Position
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.values.watermark import Position
 from iscp.ports.consumer import Consumed
+from iscp.schedule.further_tables import FurtherAnswer
+from iscp.schedule.schedule_events import Probe
 from tests.simulation.engine import Engine, Run
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from iscp.core.job.iteration import DataType, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.job.watermark_record import record_key
-from iscp.core.values.errors import ErrorCode
-from iscp.core.values.watermark import Position, Watermark
+from iscp.engine.apply_run import IterationRetriever
+from iscp.engine.iteration_ports import JobRun
+from iscp.model.job.iteration import DataType, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.job.watermark_record import record_key
+from iscp.model.values.errors import ErrorCode
+from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.consumer import Consumed
-from iscp.runtime.iteration.apply_run import IterationRetriever
-from iscp.runtime.iteration.iteration_ports import JobRun
 from tests.simulation.engine import Run
 from tests.simulation.ranged import RangedSink
 from tests.simulation.sources import Commit, Kind, Sink

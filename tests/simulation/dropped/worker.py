@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.protocol.events import CoordinationTimes
-from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
-from iscp.coordination.worker_machine import NEVER, ShardFences, WorkerMachine
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.ids import WIRE_FORMAT, Leader, ShardId, TableEpoch
+from iscp.cluster.worker_machine import NEVER, ShardFences, WorkerMachine
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.protocol.events import CoordinationTimes
+from iscp.model.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
+from iscp.model.values.ids import WIRE_FORMAT, Leader, ShardId, TableEpoch
 from tests.simulation.engine import Engine
 from tests.simulation.process import Process
 

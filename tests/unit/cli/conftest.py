@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
 from iscp.cli.iscp_admin import cli
-from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator
 

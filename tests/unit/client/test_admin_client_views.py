@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from iscp import aio
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.client.admin_client import Client
-from iscp.core.spec.spec_parsing import view_of
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.spec.spec_parsing import view_of
+from iscp.model.values.errors import InvalidRequest
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import EXPLANATION, FakeAdmin
 
 SQL = "SELECT * FROM orders JOIN names USING (id)"

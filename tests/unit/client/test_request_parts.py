@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.grpc.codec.api_messages import JOB_FILTER
-from iscp.adapters.tls.tls_files import FORMAT_VERSION
 from iscp.client.admin_client import Client
+from iscp.client.codec.api_messages import JOB_FILTER
 from iscp.client.request_parts import (
     WAIT_MARGIN_S,
     answer_within_s,
@@ -20,9 +19,10 @@ from iscp.client.request_parts import (
     with_ids,
     with_wait,
 )
-from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.errors import InvalidRequest, JobNotFound
+from iscp.model.api.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.model.job.job_row import JobState, Reason
+from iscp.model.values.errors import InvalidRequest, JobNotFound
+from iscp.system.tls.tls_files import FORMAT_VERSION
 
 
 @pytest.mark.parametrize("field", ["key", "columns"])

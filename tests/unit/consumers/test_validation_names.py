@@ -13,10 +13,10 @@ from iscp.consumers.custom import CustomConsumer, ShardedConsumer
 from iscp.consumers.custom.custom_kind import CustomKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.watermark import Position
+from iscp.model.query_plan import Operator, OperatorKind, QueryShape
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.values.watermark import Position
 from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.catalog import FakeCatalog

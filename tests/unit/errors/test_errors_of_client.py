@@ -17,9 +17,9 @@ import pytest
 
 import iscp
 from iscp import errors
-from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.core.spec.spec import RunFields
-from iscp.core.values import errors as core
+from iscp.client.channel.grpc_errors import from_rpc
+from iscp.model.spec.spec import RunFields
+from iscp.model.values import errors as core
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,8 +31,8 @@ ODD: tuple[Any, ...] = (
 NOT_FOR_USERS = {
     ("iscp/changefeed/__init__.py", "AttributeError"): "Python's own, of a module without that name",
     ("iscp/changefeed/client/changefeed.py", "AssertionError"): "behind a loop that ends by raising",
-    ("iscp/adapters/grpc/channel/grpc_errors.py", "AssertionError"): "behind a call that ends by raising",
-    ("iscp/adapters/grpc/channel/attempts.py", "ValueError"): "as gRPC raises it for a channel that is closed",
+    ("iscp/client/channel/grpc_errors.py", "AssertionError"): "behind a call that ends by raising",
+    ("iscp/client/channel/attempts.py", "ValueError"): "as gRPC raises it for a channel that is closed",
     ("iscp/changefeed/model/ulid.py", "ValueError"): "translated where it is raised",
     ("iscp/changefeed/table/feed_log.py", "ValueError"): "translated by its caller",
 }
@@ -41,7 +41,7 @@ NOT_FOR_USERS = {
 def raised() -> Iterator[tuple[str, str]]:
     """(module, class) of each exception that the client, changefeeds and gRPC's side of them raise by name, and that is
     none of iscp's."""
-    for room in ("client", "changefeed", "adapters/grpc/channel"):
+    for room in ("client", "changefeed", "client/channel"):
         for path in sorted((ROOT / "iscp" / room).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             if "/spark/" in name:  # seconds to load, and what an executor raises is Spark's to carry

@@ -12,9 +12,9 @@ import pytest
 from deltalake import write_deltalake
 
 import iscp
-from iscp.core.run.run_plan import PARALLEL_MAX
-from iscp.core.values.errors import InvalidRequest
 from iscp.lake.local_lake import Lake
+from iscp.model.run.run_plan import PARALLEL_MAX
+from iscp.model.values.errors import InvalidRequest
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ PROGRAM = """
 import os, sys
 import iscp
 from deltalake import DeltaTable
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
 
 root, before = sys.argv[1:]
 lake = iscp.local()

@@ -6,9 +6,9 @@ from contextvars import copy_context
 
 import pytest
 
-from iscp.core.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
-from iscp.core.values.errors import Conflict
-from iscp.core.values.untrusted_values import COUNT_MOST
+from iscp.model.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
+from iscp.model.values.errors import Conflict
+from iscp.model.values.untrusted_values import COUNT_MOST
 from iscp.ports.work_timer import (
     UsageTally,
     charge_by_now,

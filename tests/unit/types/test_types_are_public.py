@@ -100,7 +100,7 @@ def reached() -> dict[type, str]:
     while waiting:
         place, value = waiting.pop()
         for each in (each for hint in hints_of(value) for each in classes_in(hint)):
-            if each.__module__.startswith("iscp.core.") and each not in found:
+            if each.__module__.startswith("iscp.model.") and each not in found:
                 found[each] = place
                 waiting.append((each.__name__, each))
     return found

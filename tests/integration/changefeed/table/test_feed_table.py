@@ -14,7 +14,6 @@ from deltalake import DeltaTable, TableFeatures
 from deltalake.transaction import RemoveAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed.model.ulid import NO_ULIDS, UlidPlace, begin
 from iscp.changefeed.table.feed_log import CHECKPOINT_COMMITS
 from iscp.changefeed.table.feed_schema import create_feed_table
@@ -28,7 +27,8 @@ from iscp.changefeed.table.feed_table import (
 )
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
-from iscp.core.values.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, StorageError
+from iscp.model.values.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, StorageError
+from iscp.system.clock import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
 from tests.integration.changefeed.table.feed_tables import DRAWN, INSERTS, append, bounds_and_paths, opened, read, told

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.system.failpoints import VARIABLE
+from iscp.system.failpoints import VARIABLE
 from tests.fakes.feed_program import ROWS
 from tests.fakes.waiting import until
 from tests.integration.changefeed.table.feed_tables import append, opened, read, told

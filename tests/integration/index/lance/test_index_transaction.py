@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.values.errors import Conflict
 from iscp.index.lance.index_columns import dataset_schema
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import clean_up
+from iscp.model.values.errors import Conflict
+from iscp.storage.locations import VERSIONS, manifest_name
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, Row, random_row, rows_of, same_rows
 

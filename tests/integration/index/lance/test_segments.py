@@ -13,8 +13,6 @@ from pathlib import Path
 import lance.query
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.lance.index_columns import KEY, VECTOR_INDEX, words_column
 from iscp.index.lance.index_store import (
     OpenIndex,
@@ -27,6 +25,8 @@ from iscp.index.lance.index_store import (
 from iscp.index.lance.index_transaction import ADDRESS, rows_with_keys
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.model.index_definition import Upkeep
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, counted, indexed, random_row
 
 K1, B = 1.2, 0.75

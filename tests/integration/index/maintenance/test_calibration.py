@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_store import OpenIndex
 from iscp.index.maintenance.calibration import NEIGHBOURS, calibrate
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, Row
 from tests.selection import in_full
 

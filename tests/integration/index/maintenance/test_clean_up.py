@@ -7,11 +7,11 @@ import random
 import time
 from pathlib import Path
 
-from iscp.adapters.delta.storage.locations import VERSIONS
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.lance.index_store import open_index
 from iscp.index.lance.word_counts import FOLDER, WordCounts, write_counts
 from iscp.index.maintenance.index_shape import clean_up, version_numbers
+from iscp.storage.locations import VERSIONS
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, random_row, rows_of, same_rows, stored_counts
 
 NONE = EnvironmentFailpoints({})

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.storage.locations import BUILD_BEGUN, BUILDS
 from iscp.index.lance.index_columns import KEY
 from iscp.index.lance.index_transaction import count_rows
 from iscp.index.lance.word_counts import FOLDER, KEYS_PREFIX, WordCounts, write_counts
 from iscp.index.maintenance.index_shape import BUILD_S, UNVERIFIED_S, clean_up, version_numbers
+from iscp.storage.locations import BUILD_BEGUN, BUILDS
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, random_row, rows_of, same_rows
 

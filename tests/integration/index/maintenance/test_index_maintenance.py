@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.index_columns import BIT_DIMENSIONS_MIN, FINE_VECTOR_KIND, VECTOR_KIND
 from iscp.index.lance.index_store import segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceDone, MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import read_shape, version_numbers
 from iscp.index.model.index_definition import COUNT_FILES_MAX, SEGMENTS_MAX, Upkeep, next_action
+from iscp.model.values.errors import InvalidRequest
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.maintained_index import (
     MaintainedIndex,
     Row,

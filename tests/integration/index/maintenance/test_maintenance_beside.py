@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.lance.index_store import segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.model.index_definition import Upkeep
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import (
     ROWS_KEY,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import VARIABLE, EnvironmentFailpoints
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import read_shape
 from iscp.index.model.index_definition import Upkeep, next_action
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import VARIABLE, EnvironmentFailpoints
 from tests.fakes.maintained_index import (
     MaintainedIndex,
     counted,

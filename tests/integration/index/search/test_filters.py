@@ -17,7 +17,7 @@ from tests.integration.index.search.random_filters import SCHEMA, drawn_conditio
 from tests.selection import in_full
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 ROWS = 200
 

@@ -18,15 +18,15 @@ import pyarrow as pa
 import pytest
 
 import iscp
-from iscp.core.api.api_requests import SearchRequest, SearchWeights
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.search.search_library import run_search, search, search_frame
 from iscp.index.search.searched_index import IndexNotReadyError
 from iscp.index.search.vector_search import own_embedder
+from iscp.model.api.api_requests import SearchRequest, SearchWeights
+from iscp.model.values.errors import InvalidRequest
 from tests.integration.index.search.small_index import SmallIndex
 
 if TYPE_CHECKING:
-    from iscp.adapters.delta.spark.session import SparkRuntime
+    from iscp.spark.session import SparkRuntime
 
 COLUMNS = [pa.field("title", pa.string()), pa.field("body", pa.string()), pa.field("weight", pa.int32())]
 ROWS: list[dict[str, Any]] = [

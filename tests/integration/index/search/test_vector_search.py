@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.search.search_library import search
+from iscp.model.values.errors import InvalidRequest
 from tests.integration.index.search.small_index import SmallIndex, random_vectors
 from tests.selection import in_full
 

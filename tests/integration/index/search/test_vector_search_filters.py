@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.index.search.vector_search import VectorSearch
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.integration.index.search.small_index import SmallIndex, random_vectors
 from tests.selection import in_full
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.etcd.keys import EtcdSettings
 from iscp.changefeed.client.changefeed import create, open_feed, settings_of
-from iscp.core.settings.config import EtcdConfig
-from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.etcd.keys import EtcdSettings
+from iscp.model.settings.config import EtcdConfig
+from iscp.model.values.errors import InvalidRequest, IscpError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

@@ -22,7 +22,7 @@ from iscp.changefeed import Ulids
 from iscp.changefeed.client.input_rows import STREAM_BATCHES_MAX, STREAM_BYTES_MAX, OrderBy, Rows, prepare
 from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 from tests.fakes.text_bytes import texts
 
 WANTED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

@@ -6,7 +6,7 @@ import pytest
 
 from iscp.changefeed.client.reader import bounds_of
 from iscp.changefeed.model.ulid import Cursor, ulid_text
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 NOW_MS = 1_700_000_000_000
 

@@ -29,7 +29,7 @@ from iscp.changefeed.model.lock_queue import (
     TryLock,
     Waiting,
 )
-from iscp.core.values.errors import InvariantBroken
+from iscp.model.values.errors import InvariantBroken
 
 LIMITS = QueueLimits(timeout_s=1.0, wait_max_s=3.0)
 SEEN = Incidents(4, 71)

@@ -25,7 +25,7 @@ from iscp.changefeed.model.ulid import (
     ulid_text,
     ulid_time_ms,
 )
-from iscp.core.values.errors import ConfigurationError, InvalidRequest
+from iscp.model.values.errors import ConfigurationError, InvalidRequest
 
 DRAWN = st.binary(min_size=DRAWN_BYTES, max_size=DRAWN_BYTES)
 LARGEST, SMALLEST = b"\xff" * DRAWN_BYTES, b"\x00" * DRAWN_BYTES

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from iscp.changefeed.model.ulid import UlidPlace, begin, ulid_text
 from iscp.changefeed.spark.bulk_write import FileFooter, UlidGroup, check_adds, number_of, read_footers
-from iscp.core.values.errors import EngineError
+from iscp.model.values.errors import EngineError
 
 FIRST = begin(UlidPlace(0, 0), 1_700_000_000_000, b"0123456789")
 FILES = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4)

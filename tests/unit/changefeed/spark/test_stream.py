@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 from iscp.changefeed.spark.stream import ChangefeedSource, ChangefeedStream, FeedPlan, Offset
 from iscp.changefeed.table.feed_table import purge_files
-from iscp.core.values.errors import CursorBehind, InvalidRequest
+from iscp.model.values.errors import CursorBehind, InvalidRequest
 from tests.unit.changefeed.spark.test_stream_plan import SCHEMA, Feed
 
 

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import Cursor, begin, ulid_text
 from iscp.changefeed.spark.partition import FeedPart
 from iscp.changefeed.spark.stream import PART_FILES_MAX, FeedPlan
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable, purge_files
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.values.errors import CursorBehind, ErrorCode, InvalidRequest
+from iscp.model.values.errors import CursorBehind, ErrorCode, InvalidRequest
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 
 SCHEMA = pa.schema([("id", pa.int64())])
 DRAWN = b"\x00\x01\xff\xff\xff\xff\xff\xff\xff\xfe"

@@ -22,7 +22,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.changefeed.model.ulid import DRAWN_BYTES, NO_ULIDS, TIME_MS_MAX, UlidPlace, begin, ulid_text
 from iscp.changefeed.table.feed_schema import (
     FORMAT,
@@ -39,7 +38,8 @@ from iscp.changefeed.table.feed_schema import (
     widened,
     with_feature,
 )
-from iscp.core.values.errors import ConfigurationError, ErrorCode, InvalidRequest, PermanentError
+from iscp.delta.log.commits import COMMIT_ID
+from iscp.model.values.errors import ConfigurationError, ErrorCode, InvalidRequest, PermanentError
 from tests.fakes.commit_files import commit_path
 from tests.fakes.tracing import traceparent
 

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.delta.log.table_opening import open_delta
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from tests.fakes.feed_program import ROWS, SCHEMA
 from tests.integration.changefeed.table.feed_tables import append, opened
 

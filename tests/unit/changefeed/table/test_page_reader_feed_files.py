@@ -16,7 +16,6 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.storage.bounded_parquet import BoundedParquet
 from iscp.changefeed.table.page_reader import (
     BEFORE_ALL,
     BEHIND_ALL,
@@ -26,6 +25,7 @@ from iscp.changefeed.table.page_reader import (
     list_files,
     overlapping,
 )
+from iscp.storage.bounded_parquet import BoundedParquet
 
 NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
 ULIDS = [f"{number:026d}" for number in range(40)]

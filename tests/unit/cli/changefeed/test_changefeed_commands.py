@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from iscp import changefeed
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
 from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import Incidents
 from iscp.cli.iscp import iscp
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.etcd.server import EtcdServer
+from iscp.system.clock import SystemClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

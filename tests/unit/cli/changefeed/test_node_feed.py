@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.changefeed import Changefeed
 from iscp.cli.changefeed.node_feed import ShownFeed
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
 from iscp.cli.shell.error_words import ExitStatus
 from iscp.cli.shell.program_end import restore_answers
-from iscp.core.api.api_requests import ChangePage, FeedChange
-from iscp.core.values.errors import StorageError
+from iscp.model.api.api_requests import ChangePage, FeedChange
+from iscp.model.values.errors import StorageError
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.job_feeds import NAME, TABLE, append, create, feed_server, register
 

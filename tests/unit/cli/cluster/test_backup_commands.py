@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp_admin import PROGRAM, cli
 from iscp.cli.node.local_cluster import Layout, hold_directory
-from iscp.core.job.job_row import LogEntry
-from iscp.core.values.untrusted_values import EXTRA_MODULES
+from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.model.job.job_row import LogEntry
+from iscp.model.values.untrusted_values import EXTRA_MODULES
+from iscp.system.clock import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer, BuildServer
 from iscp.cli.iscp_admin import cli
 from iscp.cli.shell.context_file import Invocation
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
-from iscp.core.values.errors import Unavailable
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.model.values.errors import Unavailable
+from iscp.server.admin.admin_server import AdminServer, BuildServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.shown_builds import FakeBuilds
 

@@ -16,7 +16,7 @@ from iscp.cli.cluster.build_commands import (
     show_build,
     show_builds,
 )
-from iscp.core.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 
 TASKS = (
     BuildTaskView(5, "x", "n-2", TaskState.WAITING),

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer, OperatorServer
 from iscp.cli.iscp_admin import cli
-from iscp.core.api.api_views import EventView
+from iscp.model.api.api_views import EventView
+from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator
 

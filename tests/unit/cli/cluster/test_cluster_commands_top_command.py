@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.cli.cluster.cluster_commands import SLOTS, levels
 from iscp.cli.iscp_admin import cli
-from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.values.errors import NotAuthorized
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.model.values.errors import NotAuthorized
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.cli.iscp_admin import cli
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from iscp import __version__
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
-from iscp.core.values.errors import NotAuthorized
+from iscp.model.values.errors import NotAuthorized
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import EtcdSettings, Keys
-from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.etcd.watched_keys import EtcdTokens
-from iscp.adapters.grpc.access.access_interceptor import AccessServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.configuration.settings import load_settings
+from iscp.app.settings import load_settings
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
-from iscp.core.access.authorization import id_of
-from iscp.core.values.access_roles import Role
+from iscp.etcd.client import EtcdClient
+from iscp.etcd.keys import EtcdSettings, Keys
+from iscp.etcd.server import EtcdServer
+from iscp.etcd.watched_keys import EtcdTokens
+from iscp.model.access.authorization import id_of
+from iscp.model.values.access_roles import Role
+from iscp.server.access.access_interceptor import AccessServer
+from iscp.server.admin.admin_server import AdminServer
+from iscp.system.clock import SystemClock
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 

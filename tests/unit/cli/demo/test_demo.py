@@ -15,11 +15,11 @@ from iscp.cli.demo import lake
 from iscp.cli.demo.jobs import ROUTES, DemoJob, demo_jobs, differences, lags_s, percentile, verify
 from iscp.cli.demo.lake import ARRIVAL, DEPARTURE, KEY, Sources, Year, commit_times_s, read, version
 from iscp.cli.demo.replay import Replay, Replayed
-from iscp.core.api.api_views import JobView
-from iscp.core.job.iteration import HistoryEntry
-from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.start_rule import Comparison, VerifyReport
-from iscp.core.values.watermark import SourceMark, Watermark
+from iscp.model.api.api_views import JobView
+from iscp.model.job.iteration import HistoryEntry
+from iscp.model.job.job_row import JobState, JobStatus, Reason
+from iscp.model.job.start_rule import Comparison, VerifyReport
+from iscp.model.values.watermark import SourceMark, Watermark
 
 
 @pytest.fixture(scope="module")

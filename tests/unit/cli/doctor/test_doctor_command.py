@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.http_exchange import free_port
 from iscp.cli.doctor import doctor_command
 from iscp.cli.doctor.doctor_command import Verdict
 from iscp.cli.iscp import iscp
 from iscp.cli.node.local_cluster import Layout, hold_directory
-from iscp.core.settings.config import EtcdConfig
-from iscp.core.values.untrusted_values import DISTRIBUTION
+from iscp.model.settings.config import EtcdConfig
+from iscp.model.values.untrusted_values import DISTRIBUTION
+from iscp.server.admin.admin_server import AdminServer
+from iscp.server.node.node_server import NodeServer
+from iscp.system.clock import SystemClock
+from iscp.system.http_exchange import free_port
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import FakeNodeCalls
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer, SearchServer
 from iscp.cli.iscp_admin import cli
-from iscp.core.api.api_requests import SearchWeights
-from iscp.core.values.errors import InvalidRequest, TimedOut
+from iscp.model.api.api_requests import SearchWeights
+from iscp.model.values.errors import InvalidRequest, TimedOut
+from iscp.server.admin.admin_server import AdminServer, SearchServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.searches import FakeSearches
 

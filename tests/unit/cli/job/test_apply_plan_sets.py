@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
 from iscp.cli.job.apply_plan import DELETE, prunable, steps_for
 from iscp.cli.shell.context_file import Invocation
-from iscp.core.api.api_requests import JobChange, JobFilter, JobName, RegisterRequest
-from iscp.core.api.api_views import JobView
-from iscp.core.run.run_plan import Wanted
-from iscp.core.spec.spec import flatten, set_of, to_spec_json
-from iscp.core.spec.spec_parsing import ViewFields
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.api.api_requests import JobChange, JobFilter, JobName, RegisterRequest
+from iscp.model.api.api_views import JobView
+from iscp.model.run.run_plan import Wanted
+from iscp.model.spec.spec import flatten, set_of, to_spec_json
+from iscp.model.spec.spec_parsing import ViewFields
+from iscp.model.values.errors import InvalidRequest
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

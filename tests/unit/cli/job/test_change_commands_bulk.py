@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.cli.iscp_admin import cli
 from iscp.cli.job.change_commands import BATCH_MAX
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobFilter, JobName, RegisterRequest
-from iscp.core.values.errors import JobFailed, StorageError
+from iscp.model.api.api_requests import ChangeOutcome, JobChange, JobFilter, JobName, RegisterRequest
+from iscp.model.values.errors import JobFailed, StorageError
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

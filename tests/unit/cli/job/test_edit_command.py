@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.cli.iscp_admin import cli
-from iscp.core.api.api_requests import JobName, RegisterRequest, UpdateRequest
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.api.api_requests import JobName, RegisterRequest, UpdateRequest
+from iscp.model.values.errors import InvalidRequest
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 
 SPEC = json.dumps({"iteration": {"consumer": {"kind": "replica", "target": "/copy", "key": ["id"]}}})

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from iscp.cli.iscp_admin import cli
 from iscp.cli.job.explain_command import DIALECT, job_file_schema
 from iscp.cli.job.job_file import read_jobs
-from iscp.core.spec.spec import PATHS
-from iscp.core.spec.spec_parsing import TAGS_MAX
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.spec.spec import PATHS
+from iscp.model.spec.spec_parsing import TAGS_MAX
+from iscp.model.values.errors import InvalidRequest
 from tests.fakes.json_schema import valid
 
 

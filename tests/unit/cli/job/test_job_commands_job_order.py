@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from iscp.core.job.job_row import JobState, JobStatus
+from iscp.model.job.job_row import JobState, JobStatus
 from tests.fakes.admin import FakeAdmin
 
 JOBS = ("/t", "a"), ("/t", "b"), ("/u", "c")

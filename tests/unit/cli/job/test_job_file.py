@@ -10,8 +10,8 @@ import pytest
 
 from iscp.cli.job.job_file import read_jobs
 from iscp.cli.shell.untrusted_yaml import ALIASED_CHARS_MAX, NESTING_MAX, VALUES_MAX
-from iscp.core.api.api_requests import JobName
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.api.api_requests import JobName
+from iscp.model.values.errors import InvalidRequest
 
 FULL = """
 table: /data/orders

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from iscp.core.api.api_requests import JobFilter
-from iscp.core.spec.spec import flatten
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.api.api_requests import JobFilter
+from iscp.model.spec.spec import flatten
+from iscp.model.values.errors import InvalidRequest
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

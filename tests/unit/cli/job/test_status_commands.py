@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from iscp.adapters.grpc.admin.admin_server import LOG_CALLS_MAX, AdminServer, OperatorServer
 from iscp.cli.iscp_admin import cli
 from iscp.cli.job.status_commands import FOLLOW_EVERY_S, TAIL, next_start, warnings_of
 from iscp.cli.shell.context_file import Invocation
 from iscp.client.admin_client import Client
-from iscp.core.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace, LogQuery
-from iscp.core.api.api_views import JobView
-from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
-from iscp.core.values.errors import InvalidRequest, JobNotFound, QueueFull, TableNotFound
-from iscp.core.values.untrusted_values import LogLevel
+from iscp.model.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace, LogQuery
+from iscp.model.api.api_views import JobView
+from iscp.model.job.job_row import Deletion, JobState, JobStatus, Reason
+from iscp.model.values.errors import InvalidRequest, JobNotFound, QueueFull, TableNotFound
+from iscp.model.values.untrusted_values import LogLevel
+from iscp.server.admin.admin_server import LOG_CALLS_MAX, AdminServer, OperatorServer
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator
 

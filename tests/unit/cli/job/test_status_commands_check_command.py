@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.values.errors import PermanentError
+from iscp.model.job.job_row import JobState, JobStatus, Reason
+from iscp.model.values.errors import PermanentError
 from tests.fakes.admin import FakeAdmin
 
 JOBS = ("/t", "a"), ("/t", "b"), ("/u", "c")

@@ -10,9 +10,9 @@ import pytest
 from click.testing import Result
 
 from iscp.cli.shell import render
-from iscp.core.api.api_views import EventView
-from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.values.progress import RunProgress
+from iscp.model.api.api_views import EventView
+from iscp.model.job.job_row import JobState, JobStatus, Reason
+from iscp.model.values.progress import RunProgress
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import PROGRESS
 from tests.fakes.operators import FakeOperator

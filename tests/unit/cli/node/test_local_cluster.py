@@ -27,7 +27,7 @@ from iscp.cli.node.local_cluster import (
     lack_of_room,
     node_environ,
 )
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
 from tests.fakes.clock import FakeClock
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.up import RunningUp, start_up
-from iscp.core.values.errors import Unavailable
+from iscp.model.values.errors import Unavailable
+from iscp.system.clock import SystemClock
 from tests.fakes.up_program import COMMAND
 from tests.fakes.waiting import until
 

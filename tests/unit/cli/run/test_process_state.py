@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from iscp.adapters.delta.spark.java import find_java
 from iscp.cli.run.process_state import process_of_a_run
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
+from iscp.spark.java import find_java
 
 
 def test_a_java_that_is_passed_over_is_named_and_other_warnings_are_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,8 +17,8 @@ def test_a_java_that_is_passed_over_is_named_and_other_warnings_are_not(capsys: 
     with process_of_a_run():
         with suppress(ConfigurationError):  # where there is no other
             find_java({"JAVA_HOME": "/nonexistent", "PATH": ""})
-        logging.getLogger("iscp.runtime").warning("iteration.slow")
-        logging.getLogger("iscp.runtime").error("iteration.broken")
+        logging.getLogger("iscp.engine").warning("iteration.slow")
+        logging.getLogger("iscp.engine").error("iteration.broken")
     first, second = capsys.readouterr().err.splitlines()
     assert "java.unfit" in first
     assert "/nonexistent/bin/java does not run" in first

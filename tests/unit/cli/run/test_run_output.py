@@ -17,8 +17,8 @@ from iscp.cli.run.run_output import (
     show_forecasts,
     show_summary,
 )
-from iscp.core.run.run_result import Forecast, JobForecast, ResultState, RunResult
-from iscp.core.values.errors import ErrorCode
+from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
+from iscp.model.values.errors import ErrorCode
 from tests.fakes.local_runs import Local
 
 CURRENT = RunResult("a", "acc", "replica", "/t", "/a", ResultState.CURRENT, from_version=4, to_version=4)

@@ -22,13 +22,13 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.system.http_exchange import free_port
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
 from iscp.cli.shell.arguments import TABLES, TARGET, absolute_table, parse_duration_s, parse_path, values_at
 from iscp.cli.shell.context_file import Context, Contexts, config_path, save_contexts
-from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.server.admin.admin_server import AdminServer
+from iscp.system.http_exchange import free_port
 from tests.fakes.admin import FakeAdmin
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.server.admin.admin_server import AdminServer
 from tests.fakes.admin import FakeAdmin
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.cli.shell.context_file import Context, Contexts, choose, config_path, load_contexts, save_contexts
 from iscp.client.admin_client import Client
-from iscp.core.values.errors import ConfigurationError
+from iscp.model.values.errors import ConfigurationError
+from iscp.system.tls.tls_files import TlsFiles
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from iscp.cli.shell import render
 from iscp.cli.shell.render import show_history, show_left_out, usage_words
-from iscp.core.api.api_requests import JobName, RegisterRequest
-from iscp.core.api.api_views import ClusterView, EventView, JobView, LeftOutRow, LeftOutRows, NodeView, RegisterResult
-from iscp.core.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage
-from iscp.core.job.job_row import Deletion, JobState, JobStatus, Reason
-from iscp.core.values.progress import UNKNOWN, RunProgress
+from iscp.model.api.api_requests import JobName, RegisterRequest
+from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRow, LeftOutRows, NodeView, RegisterResult
+from iscp.model.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage
+from iscp.model.job.job_row import Deletion, JobState, JobStatus, Reason
+from iscp.model.values.progress import UNKNOWN, RunProgress
 
 JOB = JobView(
     "acme",

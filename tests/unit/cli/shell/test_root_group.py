@@ -16,8 +16,8 @@ from iscp.cli.iscp_admin import cli
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.error_words import ExitStatus
 from iscp.cli.shell.root_group import USAGE_CHARS_MAX, RootGroup
-from iscp.core.job.job_row import JobState
-from iscp.core.values.errors import Unavailable
+from iscp.model.job.job_row import JobState
+from iscp.model.values.errors import Unavailable
 from tests.fakes.admin import FakeAdmin
 
 

@@ -33,9 +33,9 @@ from iscp.cli.shell.error_words import show_error
 from iscp.cli.shell.render import show_left_out
 from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import confirm, fit, json_text, say, say_headed, say_marked, yaml_text
-from iscp.core.api.api_requests import SearchAnswer, SearchHit
-from iscp.core.api.api_views import LeftOutRow, LeftOutRows
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.api.api_requests import SearchAnswer, SearchHit
+from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.values.errors import InvalidRequest
 
 HOSTILE = {
     "a title": "\x1b]0;owned\x07",
@@ -57,10 +57,10 @@ PRINTS = frozenset(
     {
         "cli/shell/terminal.py",
         "cli/demo/command.py",  # a picture that changes, of texts by `drawing`
-        "adapters/delta/selftest/commit_race.py",  # what its parent reads, and nobody else
-        "adapters/delta/spark/jvm_launch.py",
-        "adapters/delta/spark/warm_up.py",
-        "adapters/system/failpoints.py",
+        "delta/selftest/commit_race.py",  # what its parent reads, and nobody else
+        "spark/jvm_launch.py",
+        "spark/warm_up.py",
+        "system/failpoints.py",
     }
 )
 

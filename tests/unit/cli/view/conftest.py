@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.core.api.api_requests import JobFilter
-from iscp.core.spec.spec_parsing import ViewFields, view_of
+from iscp.model.api.api_requests import JobFilter
+from iscp.model.spec.spec_parsing import ViewFields, view_of
 from tests.fakes.admin import FakeAdmin
 
 

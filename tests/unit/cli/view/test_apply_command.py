@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from iscp.core.api.api_requests import JobFilter
-from iscp.core.spec.spec import flatten
-from iscp.core.spec.spec_parsing import ViewFields
+from iscp.model.api.api_requests import JobFilter
+from iscp.model.spec.spec import flatten
+from iscp.model.spec.spec_parsing import ViewFields
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

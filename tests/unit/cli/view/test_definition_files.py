@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from iscp.cli.view.definition_files import in_set, read_definitions, sql_files_of
-from iscp.core.run.run_plan import Wanted
-from iscp.core.spec.spec import set_of, tags_of
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.run.run_plan import Wanted
+from iscp.model.spec.spec import set_of, tags_of
+from iscp.model.values.errors import InvalidRequest
 
 JOB = "- {table: /lake/orders, name: NAME, target: /lake/NAME, key: [id]}"
 VIEW = "CREATE MATERIALIZED VIEW NAME AS SELECT count(*) AS n FROM orders"

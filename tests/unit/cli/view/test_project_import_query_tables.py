@@ -9,7 +9,7 @@ import pytest
 
 from iscp.cli.view.project_import import tables_read
 from iscp.cli.view.sql_statements import SqlSource
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from iscp.cli.view.definition_files import parse_sql
 from iscp.cli.view.sql_statements import COLUMNS_MAX, IndexStatement, SqlSource, TokenKind, ViewStatement, tokens_of
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 
 def parse_all(text: str) -> list[Any]:

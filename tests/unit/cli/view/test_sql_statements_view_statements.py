@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.cli.view.sql_statements import SqlSource, ViewStatement, parse_statements
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 
 
 def parse_all(text: str) -> list[ViewStatement | InvalidRequest]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from iscp.core.spec.spec_parsing import ViewFields
-from iscp.core.values.watermark import SourceMark, Watermark
+from iscp.model.spec.spec_parsing import ViewFields
+from iscp.model.values.watermark import SourceMark, Watermark
 from tests.fakes.admin import MISSING, FakeAdmin
 
 Run = Callable[..., Result]

@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 
 from iscp.cli.view.view_commands import cost_words
-from iscp.core.query.query_plan import ChangeCost, OperatorUpkeep
-from iscp.core.spec.spec_parsing import ViewFields
+from iscp.model.query_plan import ChangeCost, OperatorUpkeep
+from iscp.model.spec.spec_parsing import ViewFields
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

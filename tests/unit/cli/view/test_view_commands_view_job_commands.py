@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from iscp.core.api.api_requests import JobName, LogLine, LogPage, LogPlace, LogQuery
-from iscp.core.job.start_rule import Comparison
-from iscp.core.values.untrusted_values import LogLevel
+from iscp.model.api.api_requests import JobName, LogLine, LogPage, LogPlace, LogQuery
+from iscp.model.job.start_rule import Comparison
+from iscp.model.values.untrusted_values import LogLevel
 from tests.fakes.admin import FakeAdmin, table_id_of
 from tests.fakes.operators import FakeOperator
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from iscp.core.spec.spec_parsing import ViewFields
+from iscp.model.spec.spec_parsing import ViewFields
 from tests.dbt_project import PROJECT
 
 Run = Callable[..., Result]

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from iscp import changefeed
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import Cursor, parse_ulid
 from iscp.consumers.changefeed.feed_pages import CHANGE_BYTES_MAX, CHANGES_BYTES_MAX, OPEN_FEEDS_MAX, JobFeedPages
-from iscp.core.api.api_requests import FeedChange
-from iscp.core.values.errors import CursorBehind, ErrorCode, InvalidRequest, PermanentError, TableNotFound
+from iscp.model.api.api_requests import FeedChange
+from iscp.model.values.errors import CursorBehind, ErrorCode, InvalidRequest, PermanentError, TableNotFound
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from tests.fakes.job_feeds import append, create, feed_row
 
 ROOT = Path(__file__).parents[4]
@@ -156,10 +156,10 @@ def test_the_order_is_that_of_ulids_over_all_shards(tmp_path: Path, pages: JobFe
 
 PROGRAM = """
 import json, resource, sys
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.system.clock import SystemClock
+from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.changefeed.feed_pages import JobFeedPages
-from iscp.core.values.errors import IscpError
+from iscp.model.values.errors import IscpError
 from tests.fakes.job_feeds import feed_row
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 pages, before = JobFeedPages(SystemClock(), EnvironmentFailpoints({})), peak()

@@ -9,18 +9,18 @@ from typing import ClassVar
 
 import pytest
 
-from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.app.registry import ConsumerRegistry
 from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind, DataType, position_of
-from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import Position
+from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.errors import ErrorCode, InvalidRequest
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import Position
 from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from iscp.ports.source import ChangesUnavailableError
-from iscp.runtime.worker.runner import Runner
+from iscp.schedule.runner import Runner
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.pipeline import FakeKind, FakeSource, fake_ports

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from iscp.bootstrap.index_parts import default_index_services
+from iscp.app.index_parts import default_index_services
 from iscp.consumers.index.index_kind import FulltextKind, IndexKindBase, SearchKind, VectorKind
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.ports.catalog import TableDescription
 from tests.fakes.catalog import FakeCatalog
 

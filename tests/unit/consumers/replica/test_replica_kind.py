@@ -8,9 +8,9 @@ import pytest
 
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.consumers.validation import check_target
-from iscp.core.job.start_rule import TargetLog
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
+from iscp.model.job.start_rule import TargetLog
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.ports.catalog import TableDescription
 from tests.fakes.catalog import FakeCatalog
 

@@ -10,21 +10,21 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from iscp import __version__
-from iscp.adapters.delta.log.live_files import list_files_here, load_state_here
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.system.clock import SystemClock
+from iscp.algebra.algebra import Expr, Join, JoinKind, Project, Table, TypedColumn
+from iscp.algebra.stored_query import QueryOrigin, StoredQuery, query_to_json
 from iscp.consumers.source_rows import commit_tag
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.algebra.algebra import Expr, Join, JoinKind, Project, Table, TypedColumn
-from iscp.core.algebra.stored_query import QueryOrigin, StoredQuery, query_to_json
-from iscp.core.job.iteration import Bounds
-from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.ids import JobKey
-from iscp.core.values.watermark import NOTHING_APPLIED, SourceMark, Watermark
+from iscp.delta.log.live_files import list_files_here, load_state_here
+from iscp.delta.sink.delta_sink import DeltaSink
+from iscp.delta.source.change_source import DeltaChangeSource
+from iscp.engine.iteration_ports import SinkPool
+from iscp.model.job.iteration import Bounds
+from iscp.model.job.job_row import JobRow
+from iscp.model.spec.spec import ConsumerSpec, JobSpec
+from iscp.model.values.ids import JobKey
+from iscp.model.values.watermark import NOTHING_APPLIED, SourceMark, Watermark
 from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
-from iscp.runtime.iteration.iteration_ports import SinkPool
+from iscp.system.clock import SystemClock
 from iscp.views.analysis.session_analysis import analysis_versions
 from iscp.views.duck.duck_refresh import schema_json_of
 from iscp.views.refresh.view_memory import QUERY_NOTE

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.job.source_holds import HOLD_MAX_S
-from iscp.core.query.query_plan import ChangeCost, KeptTable, Operator, OperatorKind, OperatorUpkeep, QueryShape
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import InvalidRequest, IscpError
-from iscp.core.values.progress import TableSize
+from iscp.model.job.source_holds import HOLD_MAX_S
+from iscp.model.query_plan import ChangeCost, KeptTable, Operator, OperatorKind, OperatorUpkeep, QueryShape
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.values.errors import InvalidRequest, IscpError
+from iscp.model.values.progress import TableSize
 from iscp.ports.catalog import TableDescription
 from tests.fakes.catalog import FakeCatalog
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.consumers.view.view_spec import TABLES_MAX, read_view_spec
-from iscp.core.job.source_holds import HOLD_MAX_S
-from iscp.core.query.refresh_choice import Policy
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.job.source_holds import HOLD_MAX_S
+from iscp.model.spec.spec import ConsumerSpec
+from iscp.model.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
+from iscp.model.values.errors import InvalidRequest
+from iscp.views.refresh.refresh_choice import Policy
 
 OPTIONS = "spec.iteration.consumer.options"
 SOUND: dict[str, Any] = {"sql": "SELECT a FROM t", "tables": {"t": "/lake/t"}}

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import iscp.index.embedding as exported
-from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.index.embedding.embedder_registry import CheckedEmbedder
+from iscp.model.settings.embedder_config import EmbedderConfig
 
 ROOT = Path(__file__).parents[4]
 LINES_MAX = 20

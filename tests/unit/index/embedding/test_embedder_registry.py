@@ -18,16 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.settings.embedder_config import BATCH_MAX, DIMENSION_MAX, OWN_KINDS, EmbedderConfig
-from iscp.core.values.errors import (
-    ErrorCode,
-    InvalidRequest,
-    IscpError,
-    LeaseLost,
-    PermanentError,
-    StorageError,
-    TemporaryError,
-)
 from iscp.index.embedding.embedder import EmbedderBusy, TextsRefusedError, Vectors
 from iscp.index.embedding.embedder_registry import (
     BATCH_DEFAULT,
@@ -38,6 +28,16 @@ from iscp.index.embedding.embedder_registry import (
     CheckedEmbedder,
     EmbedderRegistry,
     embed_apart,
+)
+from iscp.model.settings.embedder_config import BATCH_MAX, DIMENSION_MAX, OWN_KINDS, EmbedderConfig
+from iscp.model.values.errors import (
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    LeaseLost,
+    PermanentError,
+    StorageError,
+    TemporaryError,
 )
 from tests.fakes.embedders import DIMENSION, FakeEmbedder, vector_of
 from tests.fakes.packages import install
@@ -65,7 +65,7 @@ class Exits:
 
 class Refuses:
     def __init__(self, config):
-        from iscp.core.values.errors import InvalidRequest
+        from iscp.model.values.errors import InvalidRequest
         raise InvalidRequest("needs a size", field="their own", remedy="Give options.size\\x1b")
 """
 OPENAI = EmbedderConfig(kind="openai", url="https://api.example", model="m", dimension=8, batch=3, revision="b")

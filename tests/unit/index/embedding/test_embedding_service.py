@@ -24,8 +24,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.settings.embedder_config import CHARS_MOST, EmbedderConfig
-from iscp.core.values.errors import Canceled, InvalidRequest, IscpError, PermanentError, TemporaryError, Unavailable
 from iscp.index.embedding.embedder import EmbedderBusy, Vectors, text_hash
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
 from iscp.index.embedding.embedding_service import (
@@ -41,6 +39,8 @@ from iscp.index.embedding.embedding_service import (
     TextsInFlight,
     VectorCache,
 )
+from iscp.model.settings.embedder_config import CHARS_MOST, EmbedderConfig
+from iscp.model.values.errors import Canceled, InvalidRequest, IscpError, PermanentError, TemporaryError, Unavailable
 from tests.fakes.clock import FakeClock
 from tests.fakes.embedders import DIMENSION, Bed, FakeEmbedder, vector_of
 from tests.fakes.guards import EndingGuard

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.index.embedding.hashed_embedder import HASHED_DIMENSION, HashedEmbedder
+from iscp.model.settings.embedder_config import EmbedderConfig
 
 HASHED = HashedEmbedder(EmbedderConfig(kind="hashed"))
 WORDS = st.text(max_size=40)

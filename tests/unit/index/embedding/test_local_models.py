@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.embedding.local_models import (
     LOCAL_CHARS_MAX,
     MODEL_FILES_MAX,
@@ -21,6 +19,8 @@ from iscp.index.embedding.local_models import (
     Model2VecEmbedder,
     SentenceTransformersEmbedder,
 )
+from iscp.model.settings.embedder_config import EmbedderConfig
+from iscp.model.values.errors import InvalidRequest
 
 KINDS = [Model2VecEmbedder, SentenceTransformersEmbedder]
 

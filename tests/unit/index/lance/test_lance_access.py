@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from lance.commit import CommitConflictError
 
-from iscp.core.values.errors import Conflict, StorageError
 from iscp.index.lance.lance_access import NoIndexError, lance_faults, open_dataset
+from iscp.model.values.errors import Conflict, StorageError
 
 PanicException = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
 

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.values.errors import PermanentError
 from iscp.index.lance.index_columns import FAULT, HEAD_KEY, ROW_HASH, VECTOR, dataset_schema
 from iscp.index.lance.row_encoder import RowEncoder, RowRules, key_texts, row_digests
 from iscp.index.lance.text_analysis import GRAMS_MAX
 from iscp.index.model.index_definition import Analysis, Tokenizer
+from iscp.model.values.errors import PermanentError
 
 LONG = "its vector has a length of more than 1e+15"
 SHORT = "its vector has a length of less than 1e-15, which has no direction"

@@ -11,11 +11,11 @@ from unicodedata import normalize
 import lance
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance import text_analysis
 from iscp.index.lance.index_columns import analyser_of
 from iscp.index.model.highlighting import fold
 from iscp.index.model.index_definition import Analysis, Tokenizer
+from iscp.model.values.errors import InvalidRequest
 from tests.fakes.heartbeat import Heartbeat
 from tests.selection import in_full
 

@@ -11,10 +11,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.storage.locations import VERSIONS, manifest_name
-from iscp.core.job.start_rule import ProbeState
-from iscp.core.values.errors import ErrorCode, StorageError, TableNotFound
 from iscp.index.lance.version_probe import VersionProbe
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import ErrorCode, StorageError, TableNotFound
+from iscp.storage.locations import VERSIONS, manifest_name
 
 PROBE = VersionProbe()
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.core.values.errors import StorageError
 from iscp.index.lance.recent_values import cached_counts
 from iscp.index.lance.word_counts import (
     FOLDER,
@@ -20,6 +19,7 @@ from iscp.index.lance.word_counts import (
     read_table,
     write_counts,
 )
+from iscp.model.values.errors import StorageError
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.analysed_query import (
     EXPANSIONS_MAX,
     FUZZY_CHARS_MAX,
@@ -33,6 +32,7 @@ from iscp.index.model.analysed_query import (
     phrase_frequency,
 )
 from iscp.index.model.query_syntax import parse_query
+from iscp.model.values.errors import InvalidRequest
 
 STOP_WORDS = {"the", "of"}
 TERMS = ["data", "database", "date", "delta", "lake"]

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.index.model.definition_parsing import (
     OPTION_CHARS_MAX,
     STORABLE_TYPES,
@@ -38,6 +37,7 @@ from iscp.index.model.index_definition import (
     VectorOptions,
     VectorPrecision,
 )
+from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 
 COLUMNS = {"columns": "body"}
 

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.highlighting import (
     FRAGMENT_CHARS_MAX,
     FRAGMENTS_MAX,
@@ -32,6 +31,7 @@ from iscp.index.model.highlighting import (
     is_boundary,
     token_spans,
 )
+from iscp.model.values.errors import InvalidRequest
 from tests.selection import in_full
 
 

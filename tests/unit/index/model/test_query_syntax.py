@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.api.api_requests import SEARCH_TEXT_CHARS_MAX
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.query_syntax import (
     CLAUSES_MAX,
     GROUP_DEPTH_MAX,
@@ -28,6 +26,8 @@ from iscp.index.model.query_syntax import (
     parse_query,
     to_text,
 )
+from iscp.model.api.api_requests import SEARCH_TEXT_CHARS_MAX
+from iscp.model.values.errors import InvalidRequest
 
 COLUMNS = ("Title", "body")
 TITLE = ("Title",)

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.analysed_query import (
     AnalysedBoolean,
     AnalysedDocument,
@@ -39,6 +38,7 @@ from iscp.index.model.ranking import (
     order_of,
     score_document,
 )
+from iscp.model.values.errors import InvalidRequest
 
 LETTERS = "abcd"
 TEXTS = st.lists(st.one_of(st.none(), st.lists(st.sampled_from(LETTERS), max_size=8)), min_size=1, max_size=12)

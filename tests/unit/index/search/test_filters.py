@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.lance_access import FALSE, TRUE
 from iscp.index.search.filters import COMPARISONS_MAX, lance_filter
+from iscp.model.values.errors import InvalidRequest
 
 SCHEMA = pa.schema(
     [

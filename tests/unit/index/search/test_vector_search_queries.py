@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.vector_search import checked_vector
+from iscp.model.values.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

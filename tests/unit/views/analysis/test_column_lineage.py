@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from iscp.core.job.job_row import JobRow
-from iscp.core.lineage.run_events import InputColumn
-from iscp.core.spec.spec_parsing import ViewFields
-from iscp.core.values.ids import JobKey
+from iscp.model.job.job_row import JobRow
+from iscp.model.run_events import InputColumn
+from iscp.model.spec.spec_parsing import ViewFields
+from iscp.model.values.ids import JobKey
 from iscp.views.analysis.column_lineage import (
     MISSING_S,
     ORIGINS_MAX,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 from iscp.views.analysis.qualify import QUALIFIES_MAX, without_qualify
 
 

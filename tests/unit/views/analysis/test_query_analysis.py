@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.model.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import refuse_columns
 
 COLLATED = {"__COLLATIONS": {"x": "spark.UTF8_LCASE"}}

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.core.job.iteration import Bounds
-from iscp.core.values.progress import UNKNOWN, SnapshotSize
-from iscp.core.values.watermark import Position, SourceMark, Watermark
+from iscp.model.job.iteration import Bounds
+from iscp.model.values.progress import UNKNOWN, SnapshotSize
+from iscp.model.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.refresh.table_spans import (
     Part,

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from iscp.core.values.watermark import Position, SourceMark, Watermark
+from iscp.model.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import Consumed, Refreshed
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, CommitOrigin, SourceRange
 from iscp.views.refresh.table_spans import APART_S, HARMLESS_MAX, AgreedEnd, Agreement, RefreshEnd, agree_on_end

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
+from iscp.delta.rows.net_changes import CHANGE_TYPE
 from iscp.views.refresh.view_query import rows_before
 
 Row = tuple[Any, ...]

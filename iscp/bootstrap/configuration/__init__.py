@@ -1,1 +1,0 @@
-"""The settings: read from files and variables, and made into those of Spark."""

@@ -1,1 +1,0 @@
-"""The composition of what runs jobs without a node."""

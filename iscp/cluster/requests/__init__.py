@@ -1,0 +1,1 @@
+"""Requests to the owner: how they are checked, carried out and shown."""

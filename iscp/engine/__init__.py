@@ -1,0 +1,1 @@
+"""One iteration: read what changed, net it, hand it to the consumers, apply it, report."""

@@ -1,0 +1,1 @@
+"""Etcd: its client, and the keys of members, owners and builds in it."""

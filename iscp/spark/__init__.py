@@ -1,0 +1,1 @@
+"""Sessions of Spark, the JVM that they run in, and Spark's errors."""

@@ -1,0 +1,1 @@
+"""Jobs without a cluster: one run, or one that goes on."""

@@ -1,0 +1,1 @@
+"""Files, buckets and paths, and bounded reads of the formats in them that others have written."""

@@ -1,0 +1,1 @@
+"""Processes, threads, files, clocks, TLS: the machine that a process runs on."""

@@ -1,0 +1,134 @@
+"""The threads of the operating system, behind the port Threads.
+
+A thread that does the same again and again, the more rarely the longer it takes.
+
+Tune how often Python collects garbage in cycles, in a process that has millions of objects for good.
+
+Python's default is to go through all of them whenever a quarter has come on top: an owner that loads a hundred thousand
+jobs spent half of its time on that. Objects that are not in a cycle are freed at once as ever.
+
+Attempts that are repeated after a conflict.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from iscp.model.values.errors import Conflict
+from iscp.ports.system import Clock, Threads
+
+
+class SystemThread(threading.Thread):
+    """Ends with the process."""
+
+    def __init__(self, name: str, run: Callable[[], None]) -> None:
+        super().__init__(target=run, name=name, daemon=True)
+
+    def is_current(self) -> bool:
+        return threading.current_thread() is self
+
+
+class SystemThreads:
+    def thread(self, name: str, run: Callable[[], None]) -> SystemThread:
+        return SystemThread(name, run)
+
+    def conditions(self, count: int) -> list[threading.Condition]:
+        lock = threading.Lock()
+        return [threading.Condition(lock) for _ in range(count)]
+
+    def pool(self, name: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, name)
+
+
+THREADS = SystemThreads()
+
+
+log = logging.getLogger(__name__)
+
+REST_FACTOR = 20.0
+"""After a turn the thread rests for so many times as long as it took: a twentieth of a core at most does its work."""
+
+
+class PacedThread:
+    """Calls `turn` every `every_s` at most, until `close`. What it raises is logged, and the next turn comes in its
+    time.
+    """
+
+    def __init__(
+        self, name: str, turn: Callable[[], None], clock: Clock, every_s: float, threads: Threads = THREADS
+    ) -> None:
+        self._turn = turn
+        self._clock = clock
+        self._every_s = every_s
+        (self._wake,) = threads.conditions(1)
+        self.closed = False
+        self._thread = threads.thread(name, self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the present turn, which is not waited for; it may see that it is `closed`."""
+        with self._wake:
+            self.closed = True
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while not self.closed:
+            began_s = self._clock.monotonic_s()
+            try:
+                self._turn()
+            except Exception:
+                log.exception("turn.failed")
+            took_s = self._clock.monotonic_s() - began_s
+            with self._wake:
+                self._wake.wait_for(lambda: self.closed, max(self._every_s, REST_FACTOR * took_s))
+
+
+YOUNG_OBJECTS = 50_000
+"""New objects after which Python's collector visits the youngest ones."""
+
+OLDER_AFTER, OLDEST_AFTER = 50, 20
+"""Collections of one generation until the next is collected too."""
+
+
+def collect_rarely() -> None:
+    """Collect rarely, for the rest of the process."""
+    gc.collect()
+    gc.set_threshold(YOUNG_OBJECTS, OLDER_AFTER, OLDEST_AFTER)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """While objects come that are to stay; they are old at its end, without a visit to each of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation
+        if enabled:
+            gc.enable()
+
+
+T = TypeVar("T")
+
+
+def retry_conflicts(attempt: Callable[[], T], tries: int) -> T:
+    """Do all of it again, and at once, if another was first: what there is by now decides what is to be done.
+
+    Raises the last Conflict, and whatever else `attempt` raises.
+    """
+    for _ in range(tries - 1):
+        try:
+            return attempt()
+        except Conflict:
+            continue
+    return attempt()

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from iscp.model.metrics import iteration_metrics, job_metrics, node_metrics
+from iscp.model.metrics.declared_metrics import METRICS
+from iscp.model.metrics.metric import DeclaredMetric, MetricKind, MetricReading
+from iscp.model.metrics.most_behind import JobLag, lag_readings
+from iscp.notices.open_telemetry_meter import (
+    REST_FACTOR,
+    VALUE_CHARS_MAX,
+    VALUES_MAX,
+    OpenTelemetryMeter,
+    metrics_url,
+)
+from tests.fakes.clock import FakeClock
+from tests.fakes.owned_jobs import row
+
+JOBS, NAMED = 5_000, 500
+
+
+@pytest.fixture
+def meter() -> Iterator[OpenTelemetryMeter]:
+    made = OpenTelemetryMeter({"service.name": "iscp", "service.instance.id": "n-1"}, "1.2.3", FakeClock())
+    yield made
+    made.close()
+
+
+def samples(meter: OpenTelemetryMeter, metric: DeclaredMetric) -> list[Sample]:
+    text = generate_latest(meter.registry).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    family = families.get(metric.prometheus_name.removesuffix("_total"))
+    return [] if family is None else [each for each in family.samples if not each.name.endswith("_created")]
+
+
+def value(meter: OpenTelemetryMeter, metric: DeclaredMetric) -> float:
+    (sample,) = samples(meter, metric)
+    return sample.value
+
+
+def test_what_is_recorded_is_counted_by_its_attributes(meter: OpenTelemetryMeter) -> None:
+    for rows in (3, 4):
+        meter.record(iteration_metrics.ROWS, rows, {"iscp.kind": "view", "iscp.strategy": "full"})
+    (sample,) = samples(meter, iteration_metrics.ROWS)
+    assert (sample.value, sample.labels) == (7, {"iscp_kind": "view", "iscp_strategy": "full"})
+
+
+def test_durations_are_counted_in_buckets(meter: OpenTelemetryMeter) -> None:
+    meter.record(iteration_metrics.DURATION, 0.3, {})
+    found = {
+        each.name.removeprefix("iscp_iteration_duration_seconds"): each
+        for each in samples(meter, iteration_metrics.DURATION)
+    }
+    assert (found["_count"].value, found["_sum"].value) == (1, 0.3)
+    buckets = {
+        each.labels["le"]: each.value for each in samples(meter, iteration_metrics.DURATION) if "le" in each.labels
+    }
+    assert (buckets["0.25"], buckets["0.5"], buckets["+Inf"]) == (0, 1, 1)
+
+
+def test_what_is_observed_is_read_at_each_collection_and_not_remembered(meter: OpenTelemetryMeter) -> None:
+    waiting = [1, 2]
+    meter.observe(lambda: [MetricReading(node_metrics.WAITING, waiting.pop())] if waiting else [])
+    assert [value(meter, node_metrics.WAITING) for _ in range(2)] == [2, 1]
+    assert samples(meter, node_metrics.WAITING) == []
+
+
+def test_five_thousand_jobs_that_take_turns_to_lag_never_fill_the_metric(meter: OpenTelemetryMeter) -> None:
+    """OpenTelemetry's own gauges put all jobs beyond the first 2,000 that are ever named into one."""
+    rows = [row(f"j-{n}", job_id=f"id-{n}") for n in range(JOBS)]
+    turns = iter(range(JOBS))
+
+    def read() -> Iterable[MetricReading]:
+        turn = next(turns) // 3  # each is collected for three questions
+        lags = [JobLag(each, float((n + turn * NAMED) % JOBS), 1) for n, each in enumerate(rows)]
+        return lag_readings(lags, NAMED, lambda each: "replica")
+
+    meter.observe(read)
+    named = set[str]()
+    for _ in range(JOBS // NAMED):
+        found = samples(meter, job_metrics.LAG)
+        assert {each.value for each in found} == {float(n) for n in range(JOBS - NAMED, JOBS)}
+        named |= {each.labels["iscp_job"] for each in found}
+        assert sum(each.value for each in found) + value(meter, job_metrics.LAG_REST) == sum(range(JOBS))
+        assert value(meter, job_metrics.UNNAMED) == JOBS - NAMED
+    assert len(named) == JOBS
+
+
+def test_what_takes_long_to_read_is_read_rarely_however_often_metrics_are_collected() -> None:
+    clock, reads = FakeClock(), list[float]()
+    meter = OpenTelemetryMeter({}, "1", clock)
+
+    def read() -> Iterator[MetricReading]:
+        clock.advance(0.5)
+        reads.append(clock.monotonic_s())
+        yield MetricReading(node_metrics.WAITING, len(reads))
+
+    meter.observe(read)
+    assert [value(meter, node_metrics.WAITING) for _ in range(3)] == [1, 1, 1]
+    clock.advance(0.5 * REST_FACTOR)
+    assert value(meter, node_metrics.WAITING) == 2
+    meter.close()
+
+
+def test_a_name_of_a_job_cannot_forge_other_metrics(meter: OpenTelemetryMeter) -> None:
+    name = 'a"} 1\niscp_owner_leads 7\n\\'
+    meter.observe(lambda: [MetricReading(job_metrics.LAG, 2.0, {"iscp.job": name})])
+    (sample,) = samples(meter, job_metrics.LAG)
+    assert (sample.labels["iscp_job"], sample.value) == (name, 2.0)
+
+
+def test_what_a_consumer_calls_its_strategy_hides_no_metric(meter: OpenTelemetryMeter) -> None:
+    for strategy in ("half of a pair \ud800", "x" * 100_000):
+        meter.record(iteration_metrics.ROWS, 1, {"iscp.strategy": strategy})
+    half, long = sorted(each.labels["iscp_strategy"] for each in samples(meter, iteration_metrics.ROWS))
+    assert half == "half of a pair \\ud800"
+    assert len(long) == VALUE_CHARS_MAX
+
+
+def test_an_attribute_has_a_bounded_number_of_values(meter: OpenTelemetryMeter) -> None:
+    for n in range(2 * VALUES_MAX):
+        meter.record(iteration_metrics.ROWS, 1, {"iscp.kind": f"kind-{n}"})
+    found = {each.labels["iscp_kind"]: each.value for each in samples(meter, iteration_metrics.ROWS)}
+    assert len(found) == VALUES_MAX + 1
+    assert found["other"] == VALUES_MAX
+
+
+def test_a_reader_that_fails_takes_nothing_else_with_it(meter: OpenTelemetryMeter) -> None:
+    def fail() -> Iterator[MetricReading]:
+        yield MetricReading(node_metrics.RUNNING, 1)
+        raise RuntimeError("damaged")
+
+    meter.observe(fail)
+    meter.observe(lambda: [MetricReading(node_metrics.WAITING, 5)])
+    assert value(meter, node_metrics.WAITING) == 5
+    assert value(meter, node_metrics.READINGS_DROPPED) == 2
+
+
+def test_readings_beyond_what_a_metric_may_have_are_dropped_and_counted(meter: OpenTelemetryMeter) -> None:
+    meter.observe(lambda: (MetricReading(job_metrics.LAG, n, {"iscp.job": str(n)}) for n in range(20_003)))
+    assert len(samples(meter, job_metrics.LAG)) == 20_000
+    assert value(meter, node_metrics.READINGS_DROPPED) == 6
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_prometheus_sees_a_metric_by_the_name_that_is_documented(
+    meter: OpenTelemetryMeter, metric: DeclaredMetric
+) -> None:
+    if metric.observed:
+        meter.observe(lambda: [MetricReading(metric, 1)])
+    else:
+        meter.record(metric, 1, {})
+    suffix = "_count" if metric.kind is MetricKind.HISTOGRAM else ""
+    assert f"{metric.prometheus_name}{suffix}" in {each.name for each in samples(meter, metric)}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://collector:4318", "http://collector:4318/v1/metrics"),
+        ("http://collector:4318/", "http://collector:4318/v1/metrics"),
+        ("https://vendor.example/otlp/metrics", "https://vendor.example/otlp/metrics"),
+    ],
+)
+def test_a_collector_without_a_path_has_metrics_where_otlp_says(endpoint: str, url: str) -> None:
+    assert metrics_url(endpoint) == url
+
+
+def test_nothing_of_it_is_imported_by_a_node_that_measures_nothing() -> None:
+    code = (
+        "import sys, iscp.app.compose\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'prometheus_client'))])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120.0)
+    assert ended.stdout == "[]\n"
