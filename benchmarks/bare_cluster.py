@@ -29,9 +29,9 @@ from iscp.model.values.errors import IscpError
 from iscp.model.values.ids import JobKey
 from iscp.server.node.owner_streams import NodeDescription, describe
 from iscp.system.child_process import end, spawn, tail
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.http_exchange import free_port
+from iscp.system.threads import SystemClock
 from iscp.system.tls.certificate_watch import certificate_watch
 from iscp.system.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
 from iscp.system.tls.tls_files import TlsFiles

@@ -23,7 +23,7 @@ from typing import Any, get_args
 from iscp import __version__
 from iscp.app.coordination_parts import compose_access
 from iscp.app.foundation import compose_places
-from iscp.app.preflight import refuse_misfit
+from iscp.app.compose import refuse_misfit
 from iscp.app.registry import ConsumerRegistry
 from iscp.app.settings import load_settings
 from iscp.cluster.membership.assignments import ShardState
@@ -77,9 +77,8 @@ from iscp.server.admin.operator_service import OwnerOperator, Resharder
 from iscp.server.http.gateway_server import GatewayServer
 from iscp.server.node.node_server import NodeServer
 from iscp.server.node.owner_streams import Peers
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
-from iscp.system.threads import THREADS, collect_rarely
+from iscp.system.threads import THREADS, SystemClock, collect_rarely
 from iscp.system.tls.certificate_watch import certificate_watch
 
 TRACE = "BARE_NODE_TRACE"

@@ -53,8 +53,7 @@ from iscp.model.build.build_task import BuildPlan
 from iscp.model.values.ids import Leader
 from iscp.model.values.progress import TableSize
 from iscp.model.values.ring import Placement
-from iscp.system.clock import SystemClock
-from iscp.system.threads import THREADS
+from iscp.system.threads import THREADS, SystemClock
 
 JOBS, RANGES, NODES = 5, 2_048, 100
 RANGE = TableSize(1_000_000, 256 << 20)

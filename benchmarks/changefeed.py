@@ -33,7 +33,7 @@ from iscp import changefeed
 from iscp.changefeed.model.ulid import DRAWN_BYTES, NO_ULIDS, begin
 from iscp.changefeed.table.feed_schema import ulid_columns
 from iscp.etcd.server import EtcdServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 AIM_RATIO, AIM_PAUSE_OVER_S, AIM_ULIDS_PER_S = 1.3, 0.5, 5_000_000
 TIMEOUT_S = 1.0

@@ -36,7 +36,7 @@ from iscp.model.job.job_row import JobRow
 from iscp.model.protocol.events import CoordinationTimes, Elected, FromNode, OwnerEffect, SendTo, Tick
 from iscp.model.protocol.messages import DispatchTable, DispatchTableResponse, NodeShardState, Sync
 from iscp.model.values.ids import JobKey, NodeRecord, ShardId
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.rings import step_with_rings
 
 AIM_SHARDS_PER_S = 10_000

@@ -34,8 +34,8 @@ from iscp.model.values.ids import JobKey
 from iscp.model.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Retriever, WatermarkTxn
 from iscp.ports.source import Changes, Rows
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 KEEP_S = 2.0
 """Seconds for which maintenance keeps old versions here: so short that a run has their removal in it too."""

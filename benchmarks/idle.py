@@ -54,9 +54,8 @@ from iscp.schedule.probe_pool import TargetProbes
 from iscp.schedule.schedule_events import WorkerNews
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import Scheduler
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
-from iscp.system.threads import collect_rarely
+from iscp.system.threads import SystemClock, collect_rarely
 
 AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
 PASSES = 5

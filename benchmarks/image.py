@@ -27,8 +27,8 @@ from benchmarks.progress import report_progress
 from iscp.cli.node.local_cluster import healthy
 from iscp.client.admin_client import Client
 from iscp.etcd.server import EtcdServer
-from iscp.system.clock import SystemClock
 from iscp.system.http_exchange import free_port
+from iscp.system.threads import SystemClock
 
 ROWS = 1_000
 RUNS = 3

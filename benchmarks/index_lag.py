@@ -41,7 +41,7 @@ from iscp.index.embedding.hashed_embedder import HashedEmbedder
 from iscp.index.search.search_library import search
 from iscp.model.api.api_requests import SearchWeights
 from iscp.model.settings.embedder_config import EmbedderConfig
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 AIMS = {"lag_p95_ms": ("<=", 300.0), "reembedded": ("<=", 0)}
 CHANGED, DIMENSION, EMBEDDED_DIMENSION = 100, 64, 256

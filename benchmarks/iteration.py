@@ -31,7 +31,7 @@ from benchmarks.progress import report_progress
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 from iscp.spark.session import SparkRuntime, SparkSettings
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 AIM_MIXED, AIM_INSERT_ONLY, AIM_OVERHEAD_MS = 0.7, 0.4, 20.0
 SMALL = (10, 1_000)

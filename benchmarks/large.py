@@ -24,7 +24,7 @@ from benchmarks.progress import report_progress
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 from iscp.spark.session import SparkRuntime, SparkSettings
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 AIM_RATIO = 1.1
 UPDATED = 20

@@ -41,8 +41,8 @@ from iscp.model.settings.config import JobLogConfig
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.ids import JobKey
 from iscp.model.values.watermark import Watermark
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 AIM_UPDATES_PER_S = 2_000
 AIM_P95_MS = 500

@@ -40,8 +40,8 @@ from iscp.index.search.search_library import search
 from iscp.model.job.start_rule import TargetLog, TargetSeen, seen_target
 from iscp.model.spec.spec_parsing import target_of
 from iscp.schedule.probe_pool import TargetProbes
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 AIMS = {
     "bytes_each": ("<=", 32 * 1024),

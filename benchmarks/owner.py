@@ -38,7 +38,7 @@ from multiprocessing.connection import Connection
 import click
 
 from benchmarks.progress import report_progress
-from iscp.client.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
+from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.cluster.owner.owner_events import JobLogAccess, OwnerHooks
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.owner_machine import OwnerMachine
@@ -52,9 +52,8 @@ from iscp.model.values.ids import NodeRecord
 from iscp.model.values.ring import Ring
 from iscp.ports.cluster import ClusterPorts
 from iscp.server.node.node_server import FrameReader, Outgoing, cut
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
-from iscp.system.threads import collect_rarely
+from iscp.system.threads import SystemClock, collect_rarely
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.prompt_nodes import EPOCH, answers, job_rows, node_records

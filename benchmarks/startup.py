@@ -21,7 +21,7 @@ from deltalake import write_deltalake
 from benchmarks.progress import report_progress
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 AIM_S = 15.0
 ROWS = 1_000

@@ -42,7 +42,7 @@ from iscp.model.values.ids import JobKey
 from iscp.schedule.runner import Runner
 from iscp.spark.session import SparkRuntime, SparkSettings
 from iscp.spark.spark_engine import SparkEngine
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS, GROUPS, CHANGED, FILES = 5_000_000, 100_000, 1_000, 8

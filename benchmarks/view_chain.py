@@ -25,7 +25,7 @@ from benchmarks.progress import report_progress
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 from iscp.delta.log.commits import newest_version, read_commit
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 CHAIN = (
     ("cleaned", "SELECT id, g, x FROM base WHERE x >= 0"),

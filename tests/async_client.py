@@ -13,10 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MADE = {
     "iscp/client/admin_client.py": "iscp/aio/async_client.py",
-    "iscp/client/operator_client.py": "iscp/aio/async_operator_client.py",
-    "iscp/client/build_client.py": "iscp/aio/async_build_client.py",
-    "iscp/client/access_client.py": "iscp/aio/async_access_client.py",
-    "iscp/client/feed_client.py": "iscp/aio/async_feed_client.py",
+    "iscp/client/service_clients.py": "iscp/aio/async_service_clients.py",
 }
 NAMES = {
     "Client": "AsyncClient",
@@ -29,10 +26,7 @@ NAMES = {
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
     "iscp.client.admin_client": "iscp.aio.async_client",
-    "iscp.client.operator_client": "iscp.aio.async_operator_client",
-    "iscp.client.build_client": "iscp.aio.async_build_client",
-    "iscp.client.access_client": "iscp.aio.async_access_client",
-    "iscp.client.feed_client": "iscp.aio.async_feed_client",
+    "iscp.client.service_clients": "iscp.aio.async_service_clients",
     "iscp.client.channel.silent_calls": "iscp.client.channel.awaiting_caller",
 }
 DOCS = {

@@ -15,7 +15,7 @@ from benchmarks.propagation.processes import tree
 from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
 from iscp.model.values.errors import OutcomeUnknown, Unavailable
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 WAIT_S = 600.0
 """Seconds that a job may take until it has its first rows, or has caught up; then the run fails."""

@@ -17,12 +17,12 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.tpcdi.warehouse import VIEWS, below
 from iscp.app.local_engine import LocalEngine
 from iscp.lake.local_lake import Lake
-from iscp.standalone.local_run import LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
 from iscp.model.job.iteration import Iteration, JobOutcome
 from iscp.model.run.run_plan import RunPlan
 from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Guard
 from iscp.spark.session import SparkRuntime, SparkSettings
+from iscp.standalone.local_run import LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
 
 
 @dataclass(frozen=True, slots=True)

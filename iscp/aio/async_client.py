@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from iscp.aio.async_access_client import AsyncAccessClient
-from iscp.aio.async_build_client import AsyncBuildClient
-from iscp.aio.async_feed_client import AsyncFeedClient
-from iscp.aio.async_operator_client import AsyncOperatorClient
+from iscp.aio.async_service_clients import AsyncAccessClient, AsyncBuildClient, AsyncFeedClient, AsyncOperatorClient
 from iscp.client.channel.attempts import GivenToken
 from iscp.client.channel.awaiting_caller import AsyncCaller, listing
 from iscp.client.codec.api_messages import (

@@ -7,8 +7,8 @@ kind is. A leaf is read under the name that `leaf_name` gives it, which an execu
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from decimal import Decimal, InvalidOperation
 
 from iscp.algebra.algebra import (
@@ -150,6 +150,7 @@ class _Writer:
     """A statement that is being written; a part that cannot be is a gap, and is written as null."""
 
     entries: Mapping[str, Sequence[Entry]]
+    shapes: _Shapes
     uses: Mapping[int, int]
     gaps: dict[str, None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -157,6 +158,7 @@ class _Writer:
     written: int = 0
     parts: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
+    first: dict[int, Rel] = field(default_factory=dict)  # the relations of each shape that were written
     growth: dict[int, int] = field(default_factory=dict)
     shown: dict[str, str] = field(default_factory=dict)  # the texts by which keys of groups are shown
 
@@ -165,7 +167,8 @@ class _Writer:
         entries: dict[str, list[Entry]] = defaultdict(list)
         for each in (*allowed, *PLANNED_ENTRIES):
             entries[each.op].append(each)
-        return cls(entries, uses_of(root))
+        shapes = _Shapes()
+        return cls(entries, shapes, _uses_of(root, shapes))
 
     def lack(self, reason: str) -> str:
         self.gaps[reason] = None
@@ -174,12 +177,9 @@ class _Writer:
     # --- relations ----------------------------------------------------------------------------------------------------
 
     def statement(self, root: Rel, names: Sequence[str]) -> str:
-        outer, self.parts, known = self.parts, [], {**self.names}
         top = self.name(root)
         shown = ", ".join(f"c{each.id} AS {identifier(name)}" for each, name in zip(root.columns, names, strict=True))
-        found = f"WITH {', '.join(self.parts)} SELECT {shown or _NO_COLUMN} FROM {top}"
-        self.parts, self.names = outer, known  # parts of a subquery are seen in it alone
-        return found
+        return f"WITH {', '.join(self.parts)} SELECT {shown or _NO_COLUMN} FROM {top}"
 
     def name(self, relation: Rel) -> str:
         """Return the name of the relation's part in the statement, which is written once."""
@@ -189,12 +189,22 @@ class _Writer:
         for each in relation.columns:
             if duck_type(each.type) is None and each.type != VOID:
                 self.lack(f"column {each.name} of a type that DuckDB lacks")
-        text = self._relation(relation)
+        shape = self.shapes.of(relation)
+        same = None if isinstance(relation, Table) else self.first.setdefault(shape, relation)
+        text = self._relation(relation) if same in (None, relation) else self._rename(same, relation)
         self.written += 1
         name = self.names[id(relation)] = f"r{self.written}"
-        shared = self.uses.get(id(relation), 0) > 1 and not isinstance(relation, Table)
+        shared = same is relation and self.uses[shape] > 1
         self.parts.append(f"{name} AS {'MATERIALIZED ' if shared else ''}({text})")
         return name
+
+    def _rename(self, same: Rel, relation: Rel) -> str:
+        """Write the rows of a relation as those of the first one of its shape, which is written already."""
+        ids = {new.id: old.id for new, old in zip(relation.columns, same.columns, strict=True)}
+        self.growth |= {new: self.growth[old] for new, old in ids.items() if old in self.growth}
+        return (
+            f"SELECT {', '.join(f'c{old} AS c{new}' for new, old in ids.items()) or _NO_COLUMN} FROM {self.name(same)}"
+        )
 
     def _relation(self, relation: Rel) -> str:
         match relation:
@@ -368,7 +378,8 @@ class _Writer:
             case "Literal":
                 return literal(expression) or self.lack(f"a constant of type {expression.type}")
             case "ScalarSubquery" if expression.plan is not None:
-                return f"({self.statement(expression.plan, ['value'])})"
+                below = self.name(expression.plan)
+                return f"(SELECT c{expression.plan.columns[0].id} FROM {below})"
             case "Opaque":
                 for each in expression.args:
                     self.expression(each)
@@ -466,16 +477,68 @@ def _bound(offset: object, unbounded: str) -> str:
     return f"{abs(offset)} {'PRECEDING' if offset < 0 else 'FOLLOWING'}"
 
 
-def uses_of(root: Rel) -> Counter[int]:
-    """Return how often each relation is read, by its identity."""
+class _Shapes:
+    """The shapes of relations, as numbers: relations of one shape have the same rows, in columns of other ids.
+
+    A query that names a common table expression twice has its plan twice.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[int, int] = {}
+
+    def of(self, relation: Rel) -> int:
+        """Return the shape of a relation, which has to live as long as this object."""
+        known = self._known.get(id(relation))
+        if known is None:
+            columns = (each for below in relation.inputs for each in below.columns)
+            places = {each.id: place for place, each in enumerate(columns)}
+            own = tuple(
+                self._form(getattr(relation, each.name), places)
+                for each in fields(relation)
+                if each.name not in ("inputs", "number")
+            )
+            names = tuple(each.name for each in relation.fields) if isinstance(relation, Table) else ()
+            form = (type(relation), tuple(map(self.of, relation.inputs)), names, own)
+            known = self._known[id(relation)] = self._numbers.setdefault(form, len(self._numbers))
+        return known
+
+    def _form(self, value: object, places: Mapping[int, int]) -> Hashable:
+        """Return a property of a relation without ids; a column of its inputs is a place among them."""
+        match value:
+            case tuple():
+                return tuple(self._form(each, places) for each in value)
+            case TypedColumn():
+                return value.type
+            case Expr(op="Column"):
+                number = value.column.id
+                return "Column", value.type, places.get(number, f"c{number}")
+            case Expr(op="Alias"):
+                return "Alias", self._form(value.args, places)
+            case Expr():
+                below = None if value.plan is None else self.of(value.plan)
+                return value.op, value.type, repr(value.info), self._form(value.args, places), below
+            case _:
+                return value if isinstance(value, Hashable) else id(value)
+
+
+def _uses_of(root: Rel, shapes: _Shapes) -> Counter[int]:
+    """Return how often the relations of each shape are read."""
     found: Counter[int] = Counter()
     waiting = [root]
     while waiting:
         each = waiting.pop()
-        found[id(each)] += 1
-        if found[id(each)] > 1:
-            continue
-        waiting += each.inputs
-        for expression in each.expressions:
-            waiting += [part.plan for part in expression.walk() if part.plan is not None]
+        found[shapes.of(each)] += 1
+        if found[shapes.of(each)] == 1:
+            waiting += (*each.inputs, *each.subqueries)
+    return found
+
+
+def reads_of(root: Rel) -> Counter[str]:
+    """Return how often a statement for a relation's rows reads each leaf, by its name."""
+    shapes = _Shapes()
+    uses, leaves = _uses_of(root, shapes), {shapes.of(each): each for each in root.tables()}
+    found: Counter[str] = Counter()
+    for shape, leaf in leaves.items():
+        found[leaf_name(leaf)] += uses[shape]
     return found

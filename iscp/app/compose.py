@@ -8,16 +8,32 @@ A node's process: Spark and the node are started, supervised, and stopped by a s
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from iscp import __version__
+from iscp.delta.joblog.delta_job_log import refuse_other_cluster
+from iscp.model.settings.config import NodeConfig
+from iscp.model.values.errors import ConfigurationError, IscpError
+from iscp.model.values.ids import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
+from iscp.ports.cluster import Membership
+from iscp.ports.engine import NodeDeaths, NodeLog
+from iscp.server.node.owner_streams import describe
+from iscp.system.small_files import open_files_limit, refuse_too_few_files
+from iscp.system.tls.tls_files import TlsSource
+
+if TYPE_CHECKING:
+    pass
+
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from iscp import __version__
 from iscp.app.coordination_parts import (
     AccessSide,
     Cluster,
@@ -33,7 +49,6 @@ from iscp.app.coordination_parts import (
     compose_services,
 )
 from iscp.app.foundation import Foundation
-from iscp.app.preflight import refuse_misfit
 from iscp.app.settings import spark_settings
 from iscp.app.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
 from iscp.app.table_access import run_self_tests
@@ -42,13 +57,11 @@ from iscp.cluster.node import Node, NodeParts, RunsBesideOwner, Server
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_events import EventCollector
 from iscp.engine.account_turns import hanging_reads
-from iscp.model.settings.config import NodeConfig
-from iscp.model.values.errors import ConfigurationError
-from iscp.model.values.ids import NODES_MAX, NodeRecord
+from iscp.model.values.ids import NODES_MAX
 from iscp.model.values.untrusted_values import extra_missing
 from iscp.ports.admin import AdminService
 from iscp.ports.cluster import NodeCalls
-from iscp.ports.engine import NO_DEATHS, NodeDeaths, NodeLog
+from iscp.ports.engine import NO_DEATHS
 from iscp.server.admin.admin_server import AdminServer, Service
 from iscp.server.admin.forwarding import Forwarding
 from iscp.server.http.gateway_server import GatewayServer
@@ -290,3 +303,49 @@ def _exit_after(seconds: float) -> None:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
+
+
+def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership, tls: TlsSource | None) -> None:
+    """Raise ConfigurationError where this node would do harm, or could not be spoken to, before anybody knows it.
+
+    Its server runs by now.
+    """
+    members, _ = membership.members()
+    refuse_too_few_files(open_files_limit(), len({each.node_id for each in members} | {config.node_id}))
+    refuse_other_cluster(config.log.uri, config.cluster)
+    for each in members:
+        if not understands(each.wire_format, record.wire_format):
+            raise ConfigurationError(
+                f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",
+                about="version",
+                remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
+            )
+        if not ttls_fit(each.ttl_s, config.etcd.lease_ttl_s):
+            raise ConfigurationError(
+                f"{each.node_id} has a lease of {each.ttl_s:g} s, and this node one of {config.etcd.lease_ttl_s:g} s",
+                about="etcd.lease_ttl_s",
+                remedy=f"Give all nodes about the same; none may be more than {TTL_RATIO_MAX:g} times another's",
+            )
+        if each.authenticates != record.authenticates and each.node_id != record.node_id:
+            it, this = (
+                "knows its callers" if on else "lets everybody in" for on in (each.authenticates, record.authenticates)
+            )
+            raise ConfigurationError(
+                f"{each.node_id} {it}, and this node {this}",
+                about="security.authentication",
+                remedy="Give all nodes the same. To change it, stop all first; those of earlier versions let all in",
+            )
+    try:
+        found = describe(record.address, tls=tls)
+    except IscpError as error:
+        raise ConfigurationError(
+            f"this node is not reached at {record.address} ({error.message})",
+            about="advertise",
+            remedy="Give the address at which the other nodes reach this one",
+        ) from error
+    if (found.cluster, found.node_id) != (config.etcd_prefix, config.node_id):
+        raise ConfigurationError(
+            f"{record.address} leads to {found.node_id} of {found.cluster}",
+            about="advertise",
+            remedy="Give the address at which the other nodes reach this one",
+        )

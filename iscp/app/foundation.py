@@ -1,4 +1,4 @@
-"""Compose what all parts of a node are built on."""
+"""Compose what all parts of a node are built on, and its meter, which measures or does nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from iscp.delta.source.delta_catalog import SqlAnalysis
 from iscp.engine.place_guard import PlaceGuard
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.settings.config import NodeConfig
-from iscp.notices.node_meter import node_meter
 from iscp.ports.engine import NodeDeaths, NodeLog
-from iscp.ports.system import NO_METER, Failpoints, Meter
+from iscp.ports.system import NO_METER, Clock, Failpoints, Meter
 from iscp.spark.deferred_spark import SparkAccess
 from iscp.storage.locations import followed_places, followed_root
 from iscp.storage.regular_files import REACH
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
 
 if TYPE_CHECKING:
@@ -110,3 +109,24 @@ def compose_places(config: NodeConfig) -> PlaceGuard:
     by_account = {account: each.roots for account, each in config.accounts.items() if each.roots}
     REACH.limit([*by_account.values()])
     return PlaceGuard(AccountRoots(by_account, config.security.cluster_account), followed_places, followed_root)
+
+
+def node_meter(config: NodeConfig, version: str, clock: Clock) -> Meter:
+    """Return the meter of this node. Nothing of OpenTelemetry is imported where its metrics go nowhere."""
+    if not config.metrics.used:
+        return NO_METER
+    from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+
+    identity = {
+        "service.name": "iscp",
+        "service.namespace": config.cluster,
+        "service.instance.id": config.node_id,
+        "service.version": version,
+    }
+    return OpenTelemetryMeter(
+        identity,
+        version,
+        clock,
+        otlp_endpoint=config.metrics.otlp_endpoint,
+        interval_s=config.metrics.interval_s,
+    )

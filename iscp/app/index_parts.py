@@ -20,8 +20,8 @@ from iscp.model.settings.embedder_config import EmbeddingConfig
 from iscp.model.values.errors import ConfigurationError, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import SettingFault, import_name
 from iscp.ports.system import Clock, Failpoints
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 if TYPE_CHECKING:
     from iscp.index.embedding.embedding_service import EmbeddingService

@@ -45,9 +45,9 @@ from iscp.standalone.local_run import (
 from iscp.storage.dataset_trial import try_datasets_as_user
 from iscp.storage.s3_settings import enter_s3
 from iscp.system.child_process import Before, refuse_fork
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.small_files import scratch_directory
+from iscp.system.threads import SystemClock
 from iscp.system.trigger_registry import TriggerRegistry
 from iscp.views.analysis.session_analysis import SessionAnalysis
 

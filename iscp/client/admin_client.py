@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from iscp.client.access_client import AccessClient
-from iscp.client.build_client import BuildClient
 from iscp.client.channel.attempts import GivenToken
 from iscp.client.channel.silent_calls import Caller, listing
 from iscp.client.codec.api_messages import (
@@ -24,8 +22,6 @@ from iscp.client.codec.api_messages import (
     search_to_wire,
 )
 from iscp.client.codec.message_codec import to_request
-from iscp.client.feed_client import FeedClient
-from iscp.client.operator_client import OperatorClient
 from iscp.client.request_parts import (
     EXPLAIN_TIMEOUT_S,
     SEARCH_ANSWER_S,
@@ -49,6 +45,7 @@ from iscp.client.request_parts import (
     with_ids,
     with_wait,
 )
+from iscp.client.service_clients import AccessClient, BuildClient, FeedClient, OperatorClient
 from iscp.model.api.api_requests import (
     WAIT_S,
     ChangeOutcome,

@@ -38,11 +38,10 @@ from iscp.model.metrics import build_metrics, job_metrics, view_metrics
 from iscp.model.metrics import iteration_metrics as metrics
 from iscp.model.metrics import node_metrics as node_metrics
 from iscp.model.metrics import owner_metrics as owner_metrics
-from iscp.model.metrics.attributes import ERROR, KIND
 from iscp.model.metrics.feed_metrics import CursorLag, cursor_readings
 from iscp.model.metrics.index_metrics import SEARCH_DURATION, figure_readings
 from iscp.model.metrics.iteration_metrics import RETRIES, WAIT
-from iscp.model.metrics.metric import MetricReading
+from iscp.model.metrics.metric import ERROR, KIND, MetricReading
 from iscp.model.metrics.most_behind import JobLag, chain_lags, lag_readings, whole_jobs
 from iscp.model.protocol.events import Reports
 from iscp.model.protocol.messages import SourceSeen

@@ -22,8 +22,8 @@ from iscp.model.rows.differences import Op
 from iscp.model.spec.spec import JobSpec, OnDuplicate
 from iscp.model.sql.sql_names import OP, quoted
 from iscp.model.values.errors import ErrorCode, PermanentError
+from iscp.model.values.ids import is_sampled
 from iscp.model.values.totals import NO_TOTALS
-from iscp.model.values.trace_context import is_sampled
 from iscp.model.values.watermark import SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag

@@ -1,1 +1,0 @@
-"""Etcd: its client, and the keys of members, owners and builds in it."""

@@ -1,1 +1,0 @@
-"""Records: specs, statuses, watermarks, progress, requests, errors and settings, without any library, clock or I/O."""

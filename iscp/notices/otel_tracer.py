@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as OpenedSpan
 
-from iscp.model.values.trace_context import trace_of
+from iscp.model.values.ids import trace_of
 from iscp.model.values.untrusted_values import named_error, printable
 from iscp.notices.bounded_sender import BoundedSender, HttpTarget, SenderBounds
 from iscp.ports.system import Attribute, Span, current_trace, within_trace

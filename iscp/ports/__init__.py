@@ -1,1 +1,0 @@
-"""The protocols between rooms that have more than one implementation."""

@@ -130,7 +130,7 @@ class ConsumeContext:
     """A consumer works with these: a session of its own, and the guard that it checks right before the commit.
 
     `column_ids` are those of the source's rows that it is handed. `trace` is the context of this work, which the
-    commit is to say (iscp.model.values.trace_context); empty if nothing is traced.
+    commit is to say (iscp.model.values.ids); empty if nothing is traced.
     """
 
     session: SparkSession

@@ -2,7 +2,7 @@
 
 The port of traces: which work led to which, in this process and in others, and how long each took.
 
-A context is the text of `iscp.model.values.trace_context`; an empty one is that of work that nobody traces.
+A context is the text of `iscp.model.values.ids`; an empty one is that of work that nobody traces.
 
 The port to where notifications go.
 

@@ -1,1 +1,0 @@
-"""Sessions of Spark, the JVM that they run in, and Spark's errors."""

@@ -18,7 +18,7 @@ from iscp.model.values.errors import EngineError
 from iscp.model.values.progress import StageWork
 from iscp.ports.work_timer import investing, note_spark
 from iscp.storage.delta_errors import spent
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 if TYPE_CHECKING:
     import pyarrow as pa

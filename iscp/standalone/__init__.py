@@ -1,1 +1,0 @@
-"""Jobs without a cluster: one run, or one that goes on."""

@@ -1,1 +1,0 @@
-"""Processes, threads, files, clocks, TLS: the machine that a process runs on."""

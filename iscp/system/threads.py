@@ -8,6 +8,8 @@ Python's default is to go through all of them whenever a quarter has come on top
 jobs spent half of its time on that. Objects that are not in a cycle are freed at once as ever.
 
 Attempts that are repeated after a conflict.
+
+The machine's clocks, behind the port Clock.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -132,3 +135,16 @@ def retry_conflicts(attempt: Callable[[], T], tries: int) -> T:
         except Conflict:
             continue
     return attempt()
+
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On Linux the one that counts the time for which the machine was suspended: leases run out then too."""
+
+
+class SystemClock:
+    def now_s(self) -> float:
+        """Return whole microseconds, as tables store them: a time is the same before and after it is written there."""
+        return time.time_ns() // 1000 / 1e6
+
+    def monotonic_s(self) -> float:
+        return time.clock_gettime(_STEADY)

@@ -30,8 +30,8 @@ from iscp.model.values.watermark import Position, Watermark
 from iscp.schedule.runner import Runner
 from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
 from iscp.standalone.local_run import RunListener, RunOrders
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from iscp.system.trigger_registry import TriggerRegistry
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard

@@ -14,7 +14,7 @@ from docker.errors import DockerException
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
 from iscp.spark.jvm_launch import default_cache_dir
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.containers.engine import find_engine, use_engine
 from tests.containers.etcd_members import EtcdMembers, etcd_members
 from tests.containers.go_programs import NotBuiltError, build

@@ -13,7 +13,7 @@ from iscp.etcd.keys import Changed, Compacted, Keys, KeyValue, Progress, Put
 from iscp.etcd.owner_keys import EtcdElection
 from iscp.model.values.errors import IscpError
 from iscp.model.values.ids import Leader
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.waiting import until
 
 TTL_S, MARGIN_S = 3.0, 0.5

@@ -11,7 +11,7 @@ from iscp.etcd.channels import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import Changed, KeyValue
 from iscp.etcd.member_keys import EtcdLease
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.containers.etcd_members import EtcdMembers
 from tests.containers.member_faults import fault
 from tests.containers.owned_writes import (

@@ -41,7 +41,7 @@ from iscp.etcd.server import EtcdServer
 from iscp.model.api.api_views import JobView
 from iscp.model.settings.config import NodeConfig
 from iscp.system.child_process import end, spawn, tail
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests import quick_spark
 
 __all__ = [

@@ -17,7 +17,7 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
 from iscp.model.build.build_progress import BuildStage
 from iscp.model.values.errors import InvalidRequest
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 

@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
 from iscp.model.values.errors import Unavailable
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.e2e.evidence import admin
 from tests.e2e.harness import MARK, QUICK, STOP_WAIT_S, leftovers, wait_for
 

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests import quick_spark
 from tests.e2e.harness import MARK, QUICK, read
 from tests.notebook import run_notebook

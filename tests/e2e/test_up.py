@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from iscp.cli.node.local_cluster import healthy
 from iscp.cli.node.up import RunningUp, start_up
 from iscp.client.admin_client import Client
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.e2e.harness import MARK, QUICK, append, assert_equal, leftovers, read, upsert, wait_for
 
 Start = Callable[[], RunningUp]

@@ -16,7 +16,7 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys, snapshot_of
 from iscp.model.api.api_views import JobView
 from iscp.model.settings.config import NodeConfig
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.e2e.evidence import assert_feed_holds, assert_in_order
 from tests.e2e.harness import Job, append, delete, read, upsert
 from tests.e2e.load import Load

@@ -18,8 +18,8 @@ from iscp.changefeed.model.ulid import DRAWN_BYTES, begin
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.model.values.errors import Conflict
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 ROWS = 20
 SCHEMA = pa.schema([("who", pa.string()), ("append", pa.int64()), ("number", pa.int64())])

@@ -18,8 +18,8 @@ from iscp.model.values.errors import IscpError
 from iscp.storage import files
 from iscp.storage.dataset_manifest import guard_dataset
 from iscp.storage.dataset_trial import try_datasets
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.hostile_index import deadly, make_index
 from tests.fakes.hostile_index_program import DIMENSION
 from tests.integration.index.search.small_index import SmallIndex

@@ -20,7 +20,7 @@ import iscp.changefeed
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
 from iscp.model.values.errors import IscpError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 TIMEOUT_S = 2.0
 

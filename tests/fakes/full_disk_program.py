@@ -13,7 +13,7 @@ from collections.abc import Callable
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.model.job.job_row import LogEntry
 from iscp.model.values.errors import StorageError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.log_program import job
 
 

@@ -32,8 +32,8 @@ from iscp.server.access.known_callers import TokenService
 from iscp.server.admin.admin_server import AdminServer, BuildServer, FeedServer, OperatorServer, SearchServer
 from iscp.server.admin.forwarding import Forwarding, OwnersJobs
 from iscp.server.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views

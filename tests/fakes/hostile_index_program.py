@@ -19,8 +19,8 @@ from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.search_library import search
 from iscp.model.values.errors import IscpError
 from iscp.storage.dataset_trial import try_datasets
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 END = "all was tried"
 DIMENSION = 16

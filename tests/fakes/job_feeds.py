@@ -16,8 +16,8 @@ from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.ids import JobKey
 from iscp.server.admin.admin_server import FeedServer
 from iscp.server.admin.forwarding import Forwarding, OwnersJobs
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.admin import FakeAdmin
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

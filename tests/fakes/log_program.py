@@ -20,8 +20,8 @@ from iscp.model.settings.config import JobLogConfig
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.errors import IscpError
 from iscp.model.values.ids import JobKey
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 THREADS = 8
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.maintenance.index_maintenance import MaintenanceDone, MaintenanceLimits, maintain
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.maintained_index import MaintainedIndex
 
 BUDGET_S = 60.0

@@ -12,8 +12,8 @@ from iscp.model.settings.config import BuildConfig
 from iscp.ports.consumer import ConsumerKind
 from iscp.spark.session import SparkRuntime
 from iscp.spark.spark_engine import SparkEngine
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 
 def replica_ports(

@@ -18,7 +18,7 @@ from iscp.cli.iscp import main as iscp_main
 LOADED = (
     "iscp.app.local_engine",
     "iscp.cli.job.job_file",
-    "iscp.cli.run.process_state",
+    "iscp.cli.run.run_output",
     "iscp.cli.run.run_output",
     "iscp.cli.view.definition_files",
     "iscp.consumers.changefeed.changefeed_kind",

@@ -11,7 +11,7 @@ from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from iscp.server.page.page_boards import OF_A_CLUSTER, Offer
 from iscp.server.page.page_server import NoServers, PageServer, PageSettings
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator

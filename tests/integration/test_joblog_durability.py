@@ -9,7 +9,7 @@ import pytest
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.model.job.job_row import LogEntry
 from iscp.model.values.errors import NotOwner, OutcomeUnknown, StorageError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job
 

@@ -41,8 +41,8 @@ from iscp.ports.sink import CommitTag, DeletionOrder, StagedState
 from iscp.ports.source import Rows
 from iscp.storage import files
 from iscp.storage.table_files import read_note, write_note
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking, s3_server

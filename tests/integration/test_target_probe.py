@@ -28,7 +28,7 @@ from iscp.model.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import Rows
 from iscp.schedule.probe_pool import TargetProbes, WaitedTargets
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3, delete_all
 

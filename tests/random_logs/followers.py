@@ -33,7 +33,7 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.schedule.runner import Runner
 from iscp.spark.session import SparkRuntime
 from iscp.spark.spark_engine import SparkEngine
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.both_ways.keepers import Brought, Keeper, RunKeeper, brought_by, kept_by_cluster, registered, request_of
 from tests.fakes.build_driver import BuildDriver

@@ -26,8 +26,8 @@ from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.job.job_row import LogEntry
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.errors import ErrorCode, IscpError
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.both_ways.keepers import NodeKeeper, Start, without_spark
 from tests.fakes.log_program import job
 from tests.random_logs.cases import Checkpoint, CheckpointKind, Deed, Dress, Follower, Placing, Step, Vector, Version

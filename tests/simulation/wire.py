@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.client.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.cluster.membership.assignments import Holder
 from iscp.model.protocol.messages import Acknowledge, Alive, Checkpoint, NodeMessage, OwnerMessage
 from iscp.model.values.ids import NodeRecord
+from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.server.node.node_server import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
 from iscp.wire.v1 import node_pb2 as pb
 from tests.simulation.poison import GARBAGE

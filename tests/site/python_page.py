@@ -7,9 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from iscp.client.access_client import AccessClient
-from iscp.client.build_client import BuildClient
-from iscp.client.operator_client import OperatorClient
+from iscp.client.service_clients import AccessClient, BuildClient, OperatorClient
 
 PACKAGES: Mapping[str, str] = {
     "iscp": "The client and the searches. [Python](../../python.md) explains them in use.",

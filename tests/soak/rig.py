@@ -18,7 +18,7 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
 from iscp.model.api.api_views import JobView
 from iscp.model.values.errors import TemporaryError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.e2e.harness import Process
 from tests.e2e.many_nodes import ManyNodes
 from tests.soak.links import Links

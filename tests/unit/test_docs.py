@@ -27,10 +27,7 @@ from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli as iscp_admin
 from iscp.cli.job.job_file import read_jobs
 from iscp.cli.view.view_commands import UPKEEP_WORDS
-from iscp.client.access_client import AccessClient
-from iscp.client.build_client import BuildClient
-from iscp.client.feed_client import FeedClient
-from iscp.client.operator_client import OperatorClient
+from iscp.client.service_clients import AccessClient, BuildClient, FeedClient, OperatorClient
 from iscp.etcd.keys import Keys
 from iscp.etcd.watched_keys import (
     BUILT,

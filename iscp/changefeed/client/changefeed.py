@@ -36,8 +36,8 @@ from iscp.model.values.errors import ConfigurationError, Conflict, FeedIncident,
 from iscp.model.values.untrusted_values import column_names, refuse_missing_parent, require, require_seconds
 from iscp.ports.system import Clock, Failpoints
 from iscp.storage.files import missing_parent
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 
 class Cursors:

@@ -41,8 +41,8 @@ from iscp.model.values.errors import InvalidRequest
 from iscp.spark.spark_errors import spark_faults
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.locations import on_s3, place
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -29,7 +29,7 @@ from iscp import __version__
 from iscp.changefeed.model.ulid import ALPHABET, TEXT_CHARS, ULID_BYTES, UlidPlace, ulid_text
 from iscp.delta.log.commits import COMMIT_ID, commit_file
 from iscp.model.values.errors import ConfigurationError, ErrorCode, InvalidRequest, PermanentError
-from iscp.model.values.trace_context import TRACE_KEY, is_sampled
+from iscp.model.values.ids import TRACE_KEY, is_sampled
 from iscp.storage import files
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.files import require_conditional_writes, require_place

@@ -182,7 +182,7 @@ def _require_etcd(etcd: str) -> None:
     """Raises Unavailable: each of a feed's own calls would wait for its time and say it in gRPC's words."""
     from iscp.changefeed.client.changefeed import settings_of
     from iscp.etcd.client import EtcdClient
-    from iscp.system.clock import SystemClock
+    from iscp.system.threads import SystemClock
 
     client = EtcdClient(settings_of(etcd), SystemClock())
     try:

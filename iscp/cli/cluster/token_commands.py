@@ -163,7 +163,7 @@ def bootstrap(invocation: Invocation, /, file: Path | None, ttl_s: float) -> Non
     from iscp.etcd.keys import EtcdSettings, Keys
     from iscp.etcd.watched_keys import EtcdTokens
     from iscp.server.access.known_callers import create_token
-    from iscp.system.clock import SystemClock
+    from iscp.system.threads import SystemClock
 
     try:
         config, clock = load_settings(file, os.environ), SystemClock()

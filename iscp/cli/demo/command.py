@@ -38,7 +38,7 @@ from iscp.model.api.api_requests import SearchAnswer
 from iscp.model.api.api_views import ClusterView, JobView, NodeView
 from iscp.model.settings.variables import setting_variable
 from iscp.model.values.errors import IscpError, TemporaryError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 EVERY_S = 5.0
 READY_MIN = 2

@@ -382,7 +382,7 @@ def _examine_node(file: Path) -> Iterator[Examined]:
     """Examine what `iscp node --config` needs."""
     from iscp.cli.doctor import doctor_command
     from iscp.storage.locations import on_s3
-    from iscp.system.clock import SystemClock
+    from iscp.system.threads import SystemClock
 
     config, faults = _read(file)
 

@@ -39,9 +39,9 @@ from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, J
 from iscp.model.values.ids import WIRE_FORMAT
 from iscp.ports.system import Clock
 from iscp.system.child_process import end, how_it_ended, spawn, tail
-from iscp.system.clock import SystemClock
 from iscp.system.http_exchange import free_port, is_free
 from iscp.system.small_files import private_directory
+from iscp.system.threads import SystemClock
 from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
 from iscp.system.tls.tls_files import TlsSource
 

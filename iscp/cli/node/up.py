@@ -39,7 +39,7 @@ from iscp.ports.system import Clock
 from iscp.spark.java import HOME_REMEDY, home_fault
 from iscp.system.child_process import end, tail
 from iscp.system.child_process import spawn as spawn_tied
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 POLL_S = 0.1
 """Pause between two checks of the processes of `iscp up`."""

@@ -77,7 +77,7 @@ def run(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> No
     there.
     """
     with end_at_once():
-        from iscp.cli.run.process_state import process_of_a_run
+        from iscp.cli.run.run_output import process_of_a_run
 
     try:
         with process_of_a_run():

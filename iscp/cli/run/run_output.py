@@ -1,15 +1,22 @@
-"""Show a run as it goes: a line for each job that has ended, and a summary; for programs one JSON object a job."""
+"""Show a run as it goes, a line for each job that has ended and a summary, for programs one JSON object a job; and set
+up its process, which is left as it was: tests and programs may call the command within theirs.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from iscp.cli.shell.program_end import restore_answers
 from iscp.cli.shell.terminal import json_text, say
 from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
-from iscp.model.values.untrusted_values import printable
+from iscp.model.settings.config import LogFormat
+from iscp.model.values.untrusted_values import LogLevel, printable
+from iscp.notices.log_ring import configure_logging
 from iscp.standalone.local_run import RequestedJob, RunListener
 
 NAME_WIDTH_MAX = 40
@@ -107,3 +114,27 @@ def show_forecasts(forecasts: Sequence[JobForecast], output: str) -> None:
         show_line(f"{each.name:<{width}}", each.action.value, _ACTION_WIDTH, each.why + needs)
     counts = Counter(each.action for each in forecasts)
     say(f"would be: {', '.join(f'{counts[action]} {action}' for action in Forecast if counts[action])}")
+
+
+_WARNS = "iscp.spark.java"
+"""The logger that is heard of warnings too: they say which Java of the user is passed over, and no result does."""
+
+
+@contextmanager
+def process_of_a_run() -> Iterator[None]:
+    """Within, errors alone are logged, as what is less is in the jobs' results, but for a Java that is passed over;
+    answers to signals are restored too.
+    """
+    root, warns = logging.getLogger(), logging.getLogger(_WARNS)
+    handlers, level = list(root.handlers), root.level
+    root.handlers.clear()  # so that they are not closed
+    try:
+        configure_logging(LogFormat.TEXT, LogLevel.ERROR, {})
+        warns.setLevel(logging.WARNING)
+        with restore_answers():
+            yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        warns.setLevel(logging.NOTSET)

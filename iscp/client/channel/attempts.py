@@ -49,7 +49,7 @@ from iscp.model.values.errors import (
 from iscp.model.values.untrusted_values import is_loopback, require, require_seconds
 from iscp.ports.system import Clock
 from iscp.system.child_process import OwnProcess
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.certificate_watch import CertificateWatch
 from iscp.system.tls.renewing_channel import secure_channel
 from iscp.system.tls.tls_files import (

@@ -16,8 +16,7 @@ from urllib.parse import quote, unquote
 import grpc
 
 from iscp.model.values.errors import ConfigurationError, Unavailable
-from iscp.model.values.ids import WIRE_FORMAT, understands
-from iscp.model.values.trace_context import TRACE_KEY, trace_of
+from iscp.model.values.ids import TRACE_KEY, WIRE_FORMAT, trace_of, understands
 from iscp.ports.system import current_trace
 from iscp.system.tls.renewing_channel import secure_channel
 from iscp.system.tls.tls_files import MESSAGE_BYTES_MAX, TlsSource

@@ -1,1 +1,0 @@
-"""Requests to the owner: how they are checked, carried out and shown."""

@@ -31,7 +31,7 @@ from iscp.delta.log.actions import (
     time_s_of,
 )
 from iscp.model.values.errors import PermanentError, StorageError, TableNotFound
-from iscp.model.values.trace_context import TRACE_KEY, trace_of
+from iscp.model.values.ids import TRACE_KEY, trace_of
 from iscp.model.values.untrusted_values import exact_name
 from iscp.model.values.watermark import SourceMark, SourceMarks, Watermark, exact_watermark, parse_sources
 from iscp.ports.source import CommitOrigin

@@ -25,8 +25,8 @@ from iscp.delta.rows.net_changes import UnlikeSchemaError, alike, arrow_schema, 
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.source_holds import REPAIR_MARK
 from iscp.model.values.errors import Conflict, StorageError, TableNotFound
+from iscp.model.values.ids import TRACE_KEY
 from iscp.model.values.totals import NO_TOTALS, parse_totals, totals_document
-from iscp.model.values.trace_context import TRACE_KEY
 from iscp.model.values.untrusted_values import exact_float
 from iscp.model.values.watermark import DeadLetters, Position, Watermark, parse_sources, sources_document
 from iscp.ports.sink import CommitTag

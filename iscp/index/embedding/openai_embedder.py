@@ -19,9 +19,9 @@ from iscp.model.settings.embedder_config import EmbedderConfig
 from iscp.model.values.errors import ConfigurationError, ErrorCode, PermanentError, Unavailable
 from iscp.model.values.untrusted_values import named_error, one_line
 from iscp.ports.system import Clock
-from iscp.system.clock import SystemClock
 from iscp.system.http_exchange import Answer, exchange
 from iscp.system.small_files import read_named_file
+from iscp.system.threads import SystemClock
 
 OPENAI_BATCH_DEFAULT = 64
 """Texts in a request where `batch` is not given."""

@@ -292,7 +292,7 @@ class Iteration:
     Jobs that read further tables themselves go no further than to the version of each that `ends` has by its URI.
     Invariant: all jobs are of the table `table_id` at `table_uri`. `number` identifies an iteration of a node. `epoch`:
     the node's life under which it may write; not under a later one, for by then another node may have the shard.
-    `trace` is the context of what led to it (iscp.model.values.trace_context), and `submitted_at_s` when it was queued;
+    `trace` is the context of what led to it (iscp.model.values.ids), and `submitted_at_s` when it was queued;
     only where traces are recorded.
     """
 

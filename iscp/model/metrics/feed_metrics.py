@@ -7,8 +7,7 @@ from heapq import nlargest
 from typing import NamedTuple
 
 from iscp.model.job.job_row import JobRow
-from iscp.model.metrics.attributes import ACCOUNT, JOB, TABLE
-from iscp.model.metrics.metric import SECONDS, Attribute, MetricReading, owner_gauge
+from iscp.model.metrics.metric import ACCOUNT, JOB, SECONDS, TABLE, Attribute, MetricReading, owner_gauge
 
 _CURSORS = "a stored cursor"
 

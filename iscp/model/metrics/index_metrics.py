@@ -7,8 +7,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from iscp.model.job.job_row import JobRow
-from iscp.model.metrics.attributes import ACCOUNT, ERROR, JOB, TABLE
-from iscp.model.metrics.metric import BYTES, DeclaredMetric, Emitter, MetricReading, duration, owner_gauge
+from iscp.model.metrics.metric import (
+    ACCOUNT,
+    BYTES,
+    ERROR,
+    JOB,
+    TABLE,
+    DeclaredMetric,
+    Emitter,
+    MetricReading,
+    duration,
+    owner_gauge,
+)
 
 _INDEX = "an index"
 

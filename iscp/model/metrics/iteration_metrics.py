@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.model.metrics.attributes import ERROR, KIND
-from iscp.model.metrics.metric import BYTES, Attribute, DeclaredMetric, duration, recorded_counter
+from iscp.model.metrics.metric import BYTES, ERROR, KIND, Attribute, DeclaredMetric, duration, recorded_counter
 
 STRATEGY = Attribute(
     "iscp.strategy",

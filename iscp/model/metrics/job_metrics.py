@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.model.metrics.attributes import ACCOUNT, JOB, KIND, TABLE
-from iscp.model.metrics.metric import SECONDS, Attribute, DeclaredMetric, owner_gauge
+from iscp.model.metrics.metric import ACCOUNT, JOB, KIND, SECONDS, TABLE, Attribute, DeclaredMetric, owner_gauge
 
 STATE = Attribute("iscp.job.state", "The state of the job: `pending`, `running`, `canceled`, `error` or `completed`")
 REASON = Attribute(

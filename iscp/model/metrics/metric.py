@@ -1,4 +1,5 @@
-"""Declare a metric: its name and unit, how it is counted, and by what it is split.
+"""Declare a metric: its name and unit, how it is counted, and by what it is split; and the attributes that metrics of
+several concepts have.
 
 Names and units follow the style of OpenTelemetry's semantic conventions; Prometheus sees them as
 `prometheus_name` says, which is what OpenTelemetry's exporter makes of them.
@@ -124,3 +125,12 @@ def duration(
     return DeclaredMetric(
         name, MetricKind.HISTOGRAM, SECONDS, description, attributes, emitter, condition, observed=False
     )
+
+
+ACCOUNT = Attribute("iscp.account", "The account of the job")
+TABLE = Attribute("iscp.table", "The URI of the table that the job is on")
+JOB = Attribute("iscp.job", "The name of the job")
+KIND = Attribute("iscp.kind", "The kind of consumer, as `replica` or `view`")
+ERROR = Attribute(
+    "error.type", "The [code](operations.md#error-codes) of the error, as `STORAGE`; absent where there was none"
+)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from iscp.model.job.job_row import JobRow
 from iscp.model.metrics import job_metrics as metrics
-from iscp.model.metrics.attributes import ACCOUNT, JOB, KIND, TABLE
-from iscp.model.metrics.metric import MetricReading
+from iscp.model.metrics.metric import ACCOUNT, JOB, KIND, TABLE, MetricReading
 
 
 class JobLag(NamedTuple):

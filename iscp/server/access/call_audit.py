@@ -37,7 +37,7 @@ from iscp.model.values.errors import ErrorCode, NotAuthenticated
 from iscp.model.values.ids import DEFAULT_ACCOUNT
 from iscp.model.values.untrusted_values import exact_name, printable
 from iscp.ports.admin import AuditSink
-from iscp.system.tls.server_credentials import names_shown
+from iscp.system.tls.renewing_channel import names_shown
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2
 
 METHODS: Mapping[str, MethodDescriptor] = {

@@ -58,7 +58,7 @@ from iscp.ports.admin import AdminService, BuildAdmin, FeedReading, OperatorServ
 from iscp.server.access.access_interceptor import WAITING, WaitGuard
 from iscp.server.access.admin_servicer import JobServicer
 from iscp.server.admin.forwarding import HealthListener, RequestGuard
-from iscp.system.tls.server_credentials import server_credentials
+from iscp.system.tls.renewing_channel import server_credentials
 from iscp.system.tls.tls_files import MESSAGE_BYTES_MAX, TlsSource, split_address
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import admin_pb2 as pb

@@ -27,7 +27,7 @@ from iscp.client.channel.silent_calls import ClientWatch
 from iscp.model.values.errors import ConfigurationError
 from iscp.server.http.json_calls import JsonCalls
 from iscp.server.http.json_request import CallerWatch, GatewayBounds, JsonRequest
-from iscp.system.tls.server_credentials import ServerContext
+from iscp.system.tls.renewing_channel import ServerContext
 from iscp.system.tls.tls_files import TlsSource, reachable, split_address
 
 log = logging.getLogger(__name__)

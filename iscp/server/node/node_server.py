@@ -38,7 +38,6 @@ from iscp.client.codec.api_messages import (
     finished_to_wire,
     query_from_wire,
 )
-from iscp.client.codec.node_messages import SHARD, Quarantine, decode_owner, encode_node
 from iscp.model.build.build_task import DEPTH_MAX
 from iscp.model.protocol.messages import (
     Acknowledge,
@@ -56,7 +55,8 @@ from iscp.model.values.ids import WIRE_FORMAT, ShardId
 from iscp.model.values.untrusted_values import error_text, exact_int, exact_name, named_error
 from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer, NodeCalls
 from iscp.ports.system import within_trace
-from iscp.system.tls.server_credentials import names_shown
+from iscp.server.node.node_messages import SHARD, Quarantine, decode_owner, encode_node
+from iscp.system.tls.renewing_channel import names_shown
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb
 

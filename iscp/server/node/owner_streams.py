@@ -40,7 +40,6 @@ from iscp.client.codec.api_messages import (
     query_to_wire,
 )
 from iscp.client.codec.message_codec import Codec
-from iscp.client.codec.node_messages import SHARD, Quarantine, decode_node, encode_owner
 from iscp.model.api.api_requests import LogPage, LogQuery
 from iscp.model.api.api_views import EventView
 from iscp.model.job.iteration import JobMaintenance
@@ -51,6 +50,7 @@ from iscp.model.values.ids import NODES_MAX, WIRE_FORMAT, NodeRecord, ShardId
 from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import error_text
 from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer, NodeCalls
+from iscp.server.node.node_messages import SHARD, Quarantine, decode_node, encode_owner
 from iscp.server.node.node_server import FrameReader, Outgoing
 from iscp.system.tls.tls_files import TlsSource
 from iscp.wire.v1 import node_pb2 as pb

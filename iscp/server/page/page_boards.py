@@ -12,7 +12,7 @@ from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRow
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.run.run_result import words_of_a_run
 from iscp.model.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
-from iscp.server.boards.cluster_board import builds_board, cluster_board
+from iscp.server.boards.cluster_board import HITS, builds_board, cluster_board, search_board, wanted_of
 from iscp.server.boards.freshness_board import (
     AUDIT_MAX,
     HISTORY_ENTRIES_MAX,
@@ -28,7 +28,6 @@ from iscp.server.boards.freshness_board import (
 )
 from iscp.server.boards.job_board import ITERATIONS_MAX, JobFacts, all_facts, job_board
 from iscp.server.boards.lineage_board import LineageGraph, lineage_board, lineage_graph
-from iscp.server.boards.search_board import HITS, search_board, wanted_of
 from iscp.server.page.page_viewers import HeldAnswer, HeldAnswers, Query, Viewer, ViewerClient, whole
 
 NAME_CHARS_MAX = 4_000

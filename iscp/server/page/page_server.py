@@ -28,7 +28,7 @@ from iscp.server.http.gateway_server import PENDING_MAX, Address, PendingConnect
 from iscp.server.page.page_app import PageApp
 from iscp.server.page.page_boards import OF_A_CLUSTER, Offer
 from iscp.server.page.page_viewers import NAMES_STATE, HeldAnswers, PageClients, ViewerClients, Viewers
-from iscp.system.tls.server_credentials import ServerContext
+from iscp.system.tls.renewing_channel import ServerContext
 from iscp.system.tls.tls_files import TlsSource, shown_names, split_address
 
 REQUEST_S = 10.0

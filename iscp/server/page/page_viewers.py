@@ -39,14 +39,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from iscp.client.access_client import AccessClient
 from iscp.client.admin_client import Client
-from iscp.client.build_client import BuildClient
 from iscp.client.channel.call_metadata import CALLER_KEY, Metadata, open_channel
 from iscp.client.channel.grpc_errors import from_rpc
 from iscp.client.channel.silent_calls import Caller
-from iscp.client.feed_client import FeedClient
-from iscp.client.operator_client import OperatorClient
+from iscp.client.service_clients import AccessClient, BuildClient, FeedClient, OperatorClient
 from iscp.model.access.authorization import TOKEN_CHARS_MAX, AuditEntry
 from iscp.model.api.api_requests import SearchAnswer
 from iscp.model.api.api_views import EventView, JobView, LeftOutRows

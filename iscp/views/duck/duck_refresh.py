@@ -8,7 +8,6 @@ The tables of a view in one refresh, read without Spark: what changed, rows of s
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from iscp.algebra.algebra import (
 )
 from iscp.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
 from iscp.algebra.duck_engine import DuckCursor, NotComputedError, ReadLimits
-from iscp.algebra.duck_text import leaf_name, translate, uses_of
+from iscp.algebra.duck_text import leaf_name, reads_of, translate
 from iscp.algebra.key_reduction import UnplannedError
 from iscp.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
 from iscp.algebra.result_types import type_for_delta
@@ -390,9 +389,7 @@ class _Computation:
             raise NotComputedError("; ".join(translation.gaps))
         if by_value and translation.by_order:
             raise NotComputedError("the last digits of sums of doubles depend on the order of rows")
-        uses, reads = uses_of(relation), Counter[str]()
-        for each in relation.tables():
-            reads[leaf_name(each)] += uses[id(each)]
+        reads = reads_of(relation)
         for each in relation.tables():
             if (name := leaf_name(each)) not in self.defined:
                 self.define(each, self.tables.rows(each, is_shared=reads[name] > 1))

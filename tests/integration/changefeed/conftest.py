@@ -15,7 +15,7 @@ from obstore.store import from_url
 from iscp import changefeed
 from iscp.changefeed import Changefeed
 from iscp.etcd.server import EtcdServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.waiting import until
 

@@ -12,7 +12,7 @@ from iscp.changefeed.etcd.locks import EtcdFeedCursors
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys
 from iscp.model.values.errors import ConfigurationError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
 from .conftest import row, told

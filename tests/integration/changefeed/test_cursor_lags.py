@@ -12,8 +12,8 @@ from iscp.changefeed.client.reader import CursorLags, cursor_lag_s
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import DEFAULT_PREFIX, EtcdSettings, Keys
 from iscp.model.values.errors import ConfigurationError
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 from .conftest import row
 

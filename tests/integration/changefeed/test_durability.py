@@ -12,7 +12,7 @@ from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FAILPOINT_SYNC_FILES, FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.model.values.errors import OutcomeUnknown, StorageError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.failing_disk import on_a_failing_disk
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
 from tests.fakes.guards import ScriptedFailpoints, break_down

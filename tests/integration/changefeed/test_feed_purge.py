@@ -17,8 +17,8 @@ from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
 from iscp.changefeed.client.changefeed import compose
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_table import SHARDS_PER_TEXT, FeedTable, purge_files
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
 

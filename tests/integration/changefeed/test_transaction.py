@@ -30,8 +30,8 @@ from iscp.model.values.errors import (
     TimedOut,
     Unavailable,
 )
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.changefeed_program import SCHEMA, rows_of
 from tests.fakes.clock import FakeClock
 

@@ -14,8 +14,8 @@ from iscp.changefeed.spark import api as changefeed_spark
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

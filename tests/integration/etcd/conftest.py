@@ -15,7 +15,7 @@ import pytest
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
 from iscp.etcd.server import EtcdServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.waiting import until
 
 BATCH_S = 0.3

@@ -34,7 +34,7 @@ from iscp.model.values.errors import (
     Unavailable,
 )
 from iscp.ports.system import Clock
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
 Connect = Callable[..., EtcdClient]

@@ -21,7 +21,7 @@ from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.model.values.errors import JobLogDamaged, NotOwner, StorageError
 from iscp.model.values.ids import Leader
 from iscp.ports.system import Clock
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

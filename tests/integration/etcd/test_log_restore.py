@@ -19,7 +19,7 @@ from iscp.etcd.server import EtcdServer
 from iscp.model.job.job_row import LogEntry
 from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.model.values.ids import NodeRecord
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

@@ -23,7 +23,7 @@ from iscp.ports.system import Clock
 _PARENT = """
 import sys, time
 from pathlib import Path
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.etcd.server import EtcdServer
 
 print(EtcdServer.start(Path(sys.argv[1]), clock=SystemClock()).pid, flush=True)

@@ -19,8 +19,7 @@ from iscp.model.access.authorization import ENDED_RETAINED_S, TokenRecord, diges
 from iscp.model.values.access_roles import Credentials, Role
 from iscp.model.values.errors import InvalidRequest, NotAuthenticated, Unavailable
 from iscp.server.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
-from iscp.system.clock import SystemClock
-from iscp.system.threads import THREADS
+from iscp.system.threads import THREADS, SystemClock
 
 Follow = Callable[[EtcdClient, Keys], TokenWatch]
 

@@ -21,7 +21,7 @@ from iscp.model.values.errors import ErrorCode, IscpError, JobNotFound, NotAuthe
 from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.access.call_audit import METHODS
 from iscp.server.admin.admin_server import AdminServer, BuildServer, OperatorServer, SearchServer, Service
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin

@@ -21,7 +21,7 @@ from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.access.call_audit import NAMED_MAX
 from iscp.server.access.known_callers import TokenService
 from iscp.server.admin.admin_server import AdminServer, OperatorServer, Service
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import operator_pb2_grpc as operator_grpc

@@ -32,7 +32,7 @@ from iscp.model.values.errors import (
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.admin.forwarding import Forwarding
 from iscp.server.http.gateway_server import GatewayServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import feeds_pb2 as pb
 from iscp.wire.v1 import feeds_pb2_grpc as pb_grpc

@@ -19,7 +19,7 @@ from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.access.known_callers import CertificateCaller
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.http.gateway_server import GatewayServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.development_authority import CertificateKind, CertificateRequest
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin

@@ -20,8 +20,7 @@ from iscp.server.access.jwks_keys import HttpJwks
 from iscp.server.access.known_callers import ProviderKeys
 from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from iscp.server.http.gateway_server import GatewayServer
-from iscp.system.clock import SystemClock
-from iscp.system.threads import THREADS
+from iscp.system.threads import THREADS, SystemClock
 from tests.fakes.access import SYSTEM, Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator

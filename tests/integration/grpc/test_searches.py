@@ -30,7 +30,7 @@ from iscp.model.values.errors import (
 from iscp.server.admin.admin_server import AdminServer, SearchServer
 from iscp.server.admin.forwarding import Forwarding
 from iscp.server.http.gateway_server import GatewayServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.tls_files import MESSAGE_BYTES_MAX
 from iscp.wire.v1 import search_pb2 as pb
 from iscp.wire.v1 import search_pb2_grpc as pb_grpc

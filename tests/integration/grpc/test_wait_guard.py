@@ -17,7 +17,7 @@ from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import QueueFull
 from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from iscp.server.admin.forwarding import Forwarding
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import ALIVE_S, FakeAdmin

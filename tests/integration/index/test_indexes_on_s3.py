@@ -24,8 +24,8 @@ from iscp.storage import files
 from iscp.storage.dataset_manifest import MANIFEST_BYTES_MAX
 from iscp.storage.locations import VERSIONS, manifest_name
 from iscp.storage.s3_settings import table_options
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.hostile_index import make_index
 from tests.fakes.maintained_index import (
     MaintainedIndex,

@@ -42,7 +42,7 @@ from iscp.model.values.errors import (
     Unavailable,
 )
 from iscp.model.values.watermark import Watermark
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.log_program import job
 from tests.selection import in_full
 

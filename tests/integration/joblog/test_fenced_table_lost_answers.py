@@ -35,7 +35,7 @@ from iscp.model.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUn
 from iscp.model.values.ids import JobKey
 from iscp.model.values.watermark import Watermark
 from iscp.ports.system import Failpoints
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job

@@ -13,7 +13,7 @@ from iscp.cluster.owner.job_log_writer import WAITING_WHILE_DAMAGED_MAX, History
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.values.errors import ErrorCode, HistoryDamaged
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.damages import CONTENT, Damage, delete, delete_directory, truncate
 from tests.fakes.guards import ScriptedFailpoints
 

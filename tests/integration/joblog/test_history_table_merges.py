@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from iscp.delta.joblog.appended_tables import SMALL_FILES_MAX, HistoryTable, small_files
 from iscp.model.job.iteration import HistoryEntry
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 APPENDS_OF_AN_OWNER = 60
 OWNERS = 5

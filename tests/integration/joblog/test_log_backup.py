@@ -37,7 +37,7 @@ from iscp.model.values.errors import (
     OutcomeUnknown,
     StorageError,
 )
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.damages import CONTENT, Damage, delete
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -16,7 +16,7 @@ from iscp.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
 from iscp.delta.joblog.log_opening import Repaired
 from iscp.model.job.job_row import LogEntry
 from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, ErrorCode, JobLogDamaged
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.damages import CONTENT, Damage, delete, replaced_by, truncate
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -16,8 +16,8 @@ from iscp.delta.joblog.log_schema import FORMAT, HISTORY_SCHEMA, LOG_SCHEMA, his
 from iscp.model.job.iteration import HistoryEntry, Usage
 from iscp.model.job.job_row import LogEntry
 from iscp.model.values.errors import ConfigurationError
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.log_program import job
 
 

@@ -21,8 +21,8 @@ from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.model.values.errors import ErrorCode, IscpError
 from iscp.spark.session import SparkRuntime
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.both_ways.keepers import NodeKeeper
 from tests.fakes.log_program import job
 from tests.selection import in_full

@@ -25,7 +25,7 @@ from iscp.server.access.known_callers import CertificateCaller
 from iscp.server.page.page_app import STREAMS_PER_VIEWER_MAX
 from iscp.server.page.page_server import HEAD_BYTES_MAX, UNTAKEN_S, NoServers, PageServer, PageSettings
 from iscp.server.page.page_viewers import THREADS_MAX, THREADS_PER_VIEWER_MAX, Viewer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.development_authority import CertificateKind
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin

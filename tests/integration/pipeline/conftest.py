@@ -35,7 +35,7 @@ from iscp.spark.deferred_spark import SparkAccess
 from iscp.spark.session import SparkRuntime
 from iscp.spark.spark_engine import SparkEngine
 from iscp.storage.s3_settings import table_options
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.selection import in_full
 

@@ -24,7 +24,7 @@ from iscp.model.job.watermark_record import position_of
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.ids import JobKey
 from iscp.storage.s3_settings import table_options
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 from .conftest import Pipeline, opened

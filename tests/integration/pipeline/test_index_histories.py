@@ -36,7 +36,7 @@ from iscp.model.values.errors import InvalidRequest, StorageError
 from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
 from iscp.spark.session import SparkRuntime
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

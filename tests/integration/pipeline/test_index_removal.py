@@ -30,8 +30,8 @@ from iscp.ports.system import Guard
 from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
 from iscp.storage import files
 from iscp.storage.locations import VERSIONS
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import VARIABLE
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import EndingGuard, OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
 from tests.selection import in_full

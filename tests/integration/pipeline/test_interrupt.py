@@ -21,7 +21,7 @@ from iscp.schedule.runner import Runner
 from iscp.schedule.schedule_events import WorkerNews
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import Scheduler
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.targets import FakeTargets
 from tests.integration.pipeline.conftest import Pipeline
 

@@ -16,8 +16,8 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from iscp.model.metrics import iteration_metrics, node_metrics
 from iscp.model.metrics.metric import MetricReading
 from iscp.notices.open_telemetry_meter import CLOSE_S, CountingExporter, OpenTelemetryMeter
-from iscp.system.clock import SystemClock
 from iscp.system.http_exchange import free_port
+from iscp.system.threads import SystemClock
 from tests.fakes.waiting import until
 from tests.fakes.webhooks import HttpReceiver
 

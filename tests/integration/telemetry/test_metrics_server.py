@@ -19,7 +19,7 @@ from iscp.model.values.errors import ConfigurationError, NotAuthenticated
 from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
 from iscp.server.http.gateway_server import PENDING_PER_HOST_MAX
 from iscp.server.http.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.certificates import certified, known
 from tests.fakes.waiting import until
 

@@ -15,7 +15,7 @@ from iscp.model.values.access_roles import Role
 from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
 from iscp.server.access.known_callers import CertificateCaller
 from iscp.server.http.metrics_server import MetricsServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.tls_files import Tls
 from tests.fakes.access import SYSTEM, Access
 from tests.fakes.certificates import certified, known

@@ -14,7 +14,7 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
 from iscp.model.values.errors import IscpError, NotAuthorized
 from iscp.server.node.owner_streams import describe
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.tls.certificate_watch import CHECK_S
 from iscp.system.tls.development_authority import DevelopmentAuthority
 

@@ -34,7 +34,7 @@ from iscp.ports.system import Clock
 from iscp.schedule.runner import Runner
 from iscp.spark.session import SparkRuntime
 from iscp.spark.spark_engine import SparkEngine
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 

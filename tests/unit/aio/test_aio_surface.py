@@ -10,10 +10,8 @@ import pytest
 
 import iscp
 from iscp import aio
-from iscp.aio.async_build_client import AsyncBuildClient
-from iscp.aio.async_operator_client import AsyncOperatorClient
-from iscp.client.build_client import BuildClient
-from iscp.client.operator_client import OperatorClient
+from iscp.aio.async_service_clients import AsyncBuildClient, AsyncOperatorClient
+from iscp.client.service_clients import BuildClient, OperatorClient
 from iscp.errors import InvalidRequest
 from tests.async_client import MADE, ROOT, made
 

@@ -28,7 +28,7 @@ from iscp.algebra.algebra import (
 )
 from iscp.algebra.algebra_codec import ALGEBRA_DEPTH_MAX
 from iscp.algebra.change_plan import ChangePlan
-from iscp.algebra.duck_text import GROWTH_MAX, identifier, literal, translate
+from iscp.algebra.duck_text import GROWTH_MAX, identifier, literal, reads_of, translate
 from tests.fakes.algebras import both, number
 from tests.fakes.written_algebra import algebra_from_json, algebra_to_json
 
@@ -249,3 +249,53 @@ def test_arrays_pass_and_are_grouped_by(ducks: duckdb.DuckDBPyConnection) -> Non
     lists = Values((), (TAGS,), ((Expr("Literal", (), TAGS.type, (None,)),),))
     assert ducks.execute(text_of(Group((lists,), (TAGS.value,), (TAGS.value,)))).fetchall() == [(None,)]
     text_of(Filter((TAGGED,), Expr("IsNotNull", (TAGS.value,), "boolean")))
+
+
+def totals_from(first: int, least: str = "0.0", kind: JoinKind = JoinKind.INNER) -> Group:
+    """Totals of orders that meet themselves, with ids from `first` on, as a query has that names them twice."""
+    sides = [
+        Table((), (TypedColumn(at, "k", "long"), TypedColumn(at + 1, "n", "double")), "orders")
+        for at in (first, first + 2)
+    ]
+    few = Filter((sides[0],), Expr("GreaterThan", (sides[0].fields[1].value, constant(least, "double")), "boolean"))
+    same = Expr("EqualTo", (sides[0].fields[0].value, sides[1].fields[0].value), "boolean")
+    joined = Join((few, sides[1]), kind, same)
+    counted = Expr("AggregateExpression", (Expr("Count", (sides[0].fields[0].value,), "long"),), "long", (False,))
+    key = sides[0].fields[0].value
+    return Group((joined,), (key,), (key, Expr("Alias", (counted,), "long", (first + 4, f"n{first}"))))
+
+
+def beside(left: Group, right: Group) -> Join:
+    """Each total beside that of the same key on the right."""
+    same = Expr("EqualTo", (left.columns[0].value, right.columns[0].value), "boolean")
+    return Join((left, right), JoinKind.LEFT_OUTER, same)
+
+
+def test_what_a_query_has_twice_is_computed_once(ducks: duckdb.DuckDBPyConnection) -> None:
+    left, right = totals_from(10), totals_from(20)
+    text = text_of(beside(left, right))
+    assert text.count("GROUP BY") == 1
+    assert text.count("MATERIALIZED") == 1
+    assert reads_of(beside(left, right)) == {"new:orders": 2}, "once on each side of the one join"
+    ducks.execute(
+        'CREATE OR REPLACE TEMP TABLE "new:orders" AS SELECT * FROM (VALUES (1, 1.5), (1, 2.0), (2, -1.0)) t(k, n)'
+    )
+    assert ducks.execute(text).fetchall() == [(1, 4, 1, 4)]
+
+
+@pytest.mark.parametrize(
+    "other", [totals_from(20, "-0.0"), totals_from(20, "1.0"), totals_from(20, kind=JoinKind.LEFT_OUTER)]
+)
+def test_what_differs_in_more_than_ids_is_computed_for_itself(other: Group) -> None:
+    assert text_of(beside(totals_from(10), other)).count("GROUP BY") == 2
+
+
+def test_values_of_subqueries_that_are_one_are_computed_once() -> None:
+    def largest(first: int) -> Expr:
+        table = Table((), (TypedColumn(first, "n", "long"),), "sales")
+        most = Expr("AggregateExpression", (Expr("Max", (table.fields[0].value,), "long"),), "long", (False,))
+        plan = Group((table,), (), (Expr("Alias", (most,), "long", (first + 1, "m")),))
+        return Expr("ScalarSubquery", (), "long", plan=plan)
+
+    met = Expr("LessThan", (largest(50), largest(60)), "boolean")
+    assert text_of(Filter((ORDERS,), met)).count("max(") == 1

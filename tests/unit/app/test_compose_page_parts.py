@@ -10,7 +10,7 @@ from iscp.app.compose import compose_page
 from iscp.app.foundation import Foundation
 from iscp.model.settings.config import JobLogConfig, NodeConfig, PageConfig
 from iscp.server.page.page_server import NoServers, PageServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 
 def test_the_page_is_served_as_the_configuration_says() -> None:

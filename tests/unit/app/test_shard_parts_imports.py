@@ -14,14 +14,12 @@ HEAVY = (
 """Packages whose import takes longer, or more memory, than all that an iteration without changes does."""
 
 NOT_OF_A_RUN = (
-    *("iscp.cluster", "iscp.cluster.owner", "iscp.schedule", "iscp.algebra"),
-    *("iscp.views.analysis.query_analysis", "iscp.views.catalyst", "iscp.views.changes", "iscp.views.refresh"),
-    *(
-        "iscp.algebra.row_conditions",
-        "iscp.delta.selftest",
-        "iscp.spark.jvm_launch",
-        "iscp.index.lance",
-    ),
+    *("iscp.cluster.owner", "iscp.cluster.jobs", "iscp.cluster.membership", "iscp.cluster.builds"),
+    *("iscp.cluster.requests.job_views", "iscp.cluster.worker_loop", "iscp.schedule"),
+    *("iscp.algebra.algebra", "iscp.algebra.row_conditions", "iscp.delta.selftest"),
+    *("iscp.views.analysis.query_analysis", "iscp.views.catalyst", "iscp.views.changes"),
+    *("iscp.views.refresh.table_spans", "iscp.views.refresh.view_memory", "iscp.views.refresh.view_query"),
+    *("iscp.spark.jvm_launch", "iscp.index.lance"),
 )
 """Parts of iscp that a run without a cluster does without where it has nothing to do."""
 

@@ -35,7 +35,7 @@ from iscp.schedule.maintenance import Maintenance, MaintenanceOrder
 from iscp.schedule.schedule_events import WorkerNews
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import Scheduler
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import (
     FakeCheckpoints,

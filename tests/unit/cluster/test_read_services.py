@@ -35,7 +35,7 @@ from iscp.model.values.errors import (
     Unavailable,
 )
 from iscp.ports.admin import still_wanted, want_while
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.deaths import FakeDeaths
 from tests.fakes.job_feeds import NAME, TABLE, register

@@ -42,7 +42,7 @@ from iscp.model.values.errors import EngineError, IscpError, QueueFull, TimedOut
 from iscp.model.values.ids import JobKey, Leader, ShardId, TableEpoch
 from iscp.model.values.watermark import Watermark
 from iscp.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.etcd import FakeElection, FakeEtcd
 from tests.fakes.loopback import entry, job, report
 from tests.fakes.poison import RaisesWhenRead, StrExitsError

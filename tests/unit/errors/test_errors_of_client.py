@@ -41,7 +41,7 @@ NOT_FOR_USERS = {
 def raised() -> Iterator[tuple[str, str]]:
     """(module, class) of each exception that the client, changefeeds and gRPC's side of them raise by name, and that is
     none of iscp's."""
-    for room in ("client", "changefeed", "client/channel"):
+    for room in ("client", "changefeed"):
         for path in sorted((ROOT / "iscp" / room).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             if "/spark/" in name:  # seconds to load, and what an executor raises is Spark's to carry

@@ -12,8 +12,7 @@ from iscp.etcd.watched_keys import BEHIND_MAX_S, CONFIRM_S, TokenKeys, TokenWatc
 from iscp.model.access.authorization import TokenRecord
 from iscp.model.values.access_roles import Role
 from iscp.server.access.known_callers import TOKENS_STALE_MAX_S
-from iscp.system.clock import SystemClock
-from iscp.system.threads import THREADS
+from iscp.system.threads import THREADS, SystemClock
 from tests.fakes.waiting import until
 
 KEYS = Keys("/c")

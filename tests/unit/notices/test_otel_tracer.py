@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from iscp.model.values.errors import StorageError
-from iscp.model.values.trace_context import is_sampled
+from iscp.model.values.ids import is_sampled
 from iscp.notices.bounded_sender import HttpTarget
 from iscp.notices.otel_tracer import SPAN_CHARS_MAX, SPAN_LINKS_MAX, SPANS_WAITING_MAX, OtelTracer
 from iscp.ports.system import current_trace

@@ -18,7 +18,7 @@ from iscp.model.values.errors import EngineError, ErrorCode, IscpError, LeaseLos
 from iscp.ports.system import Guard
 from iscp.schedule.executor import LEFT_OF_ACCOUNT_MAX, Executor, IterationQueue
 from iscp.schedule.schedule_events import IterationEnded, IterationStarted
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.poison import StrExitsError
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.timetable import job

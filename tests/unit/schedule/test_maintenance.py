@@ -21,7 +21,7 @@ from iscp.model.values.errors import ErrorCode, InvalidRequest, LeaseLost, Perma
 from iscp.model.values.ids import JobKey, ShardId, TableEpoch
 from iscp.schedule.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Maintenance, MaintenanceOrder
 from iscp.schedule.maintenance_turns import SLOT_S
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.poison import ERRORS, POISON

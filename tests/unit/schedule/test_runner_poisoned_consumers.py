@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.client.codec.node_messages import Quarantine, decode_node, encode_node
 from iscp.cluster.owner.job_log_writer import HistoryWriter
 from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
@@ -39,8 +38,9 @@ from iscp.ports.system import Guard
 from iscp.schedule.runner import Runner, SurvivingRunner
 from iscp.schedule.schedule_events import IterationEnded, IterationStarted, ProbeAnswered, Submit
 from iscp.schedule.schedule_machine import Schedule
-from iscp.system.clock import SystemClock
+from iscp.server.node.node_messages import Quarantine, decode_node, encode_node
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.deaths import FakeDeaths
 from tests.fakes.guards import OpenGuard
 from tests.fakes.loopback import entry

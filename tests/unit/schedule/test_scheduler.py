@@ -38,7 +38,7 @@ from iscp.schedule.probes import SHARE_MAX
 from iscp.schedule.schedule_events import IterationEnded, ProbeAnswered, VerifyWithdrawn, WorkerNews
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import CALLER_S, CALLERS_MAX, INBOX_MAX, NoticedCommits, Scheduler
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied

@@ -16,7 +16,7 @@ from iscp.schedule.runner import TracedRunner
 from iscp.schedule.schedule_events import WorkerNews
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import NoticedCommits, Scheduler
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, applied
 from tests.fakes.targets import FakeTargets

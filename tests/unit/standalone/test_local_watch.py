@@ -38,7 +38,7 @@ from iscp.schedule.scheduler import Scheduler, TableNotices
 from iscp.standalone import local_watch
 from iscp.standalone.local_run import RunOrders, failed
 from iscp.standalone.local_watch import HISTORY_MAX, LocalWatch, SparkNeeds, WatchedJobs, WatchParts, watched_builds
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_runs import TABLE, FailingRunner, Heard, Local, failing
 from tests.fakes.pipeline import FakeKind

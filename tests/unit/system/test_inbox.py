@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import pytest
 
 from iscp.model.values.errors import InvariantBroken, NotOwner, QueueFull
-from iscp.system.clock import SystemClock
 from iscp.system.inbox import (
     EVENTS_MAX,
     PUT_WAIT_S,
@@ -29,7 +28,7 @@ from iscp.system.inbox import (
     Turns,
     query_loop,
 )
-from iscp.system.threads import THREADS
+from iscp.system.threads import THREADS, SystemClock
 from tests.fakes.waiting import until
 
 WAIT_S = 10.0

@@ -218,8 +218,8 @@ RAISE = "from iscp.system.small_files import raise_open_files_limit; print(raise
 START = """
 from dataclasses import replace
 
-from iscp.system.clock import SystemClock
-from iscp.app.preflight import refuse_misfit
+from iscp.system.threads import SystemClock
+from iscp.app.compose import refuse_misfit
 from iscp.model.settings.config import JobLogConfig, NodeConfig
 from iscp.model.values.errors import ConfigurationError
 from tests.fakes.etcd import FakeEtcd, FakeMembership

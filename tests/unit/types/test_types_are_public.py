@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 import iscp
-from iscp.client.access_client import AccessClient
-from iscp.client.build_client import BuildClient
-from iscp.client.operator_client import OperatorClient
+from iscp.client.service_clients import AccessClient, BuildClient, OperatorClient
 
 PACKAGES = (
     "iscp",

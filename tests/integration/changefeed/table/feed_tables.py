@@ -10,8 +10,8 @@ from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, FeedPage, PageReader
 from iscp.delta.log.table_opening import open_delta
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.feed_program import ROWS, rows_of
 
 INSERTS = pa.array(["insert"] * ROWS)

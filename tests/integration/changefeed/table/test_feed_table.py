@@ -28,7 +28,7 @@ from iscp.changefeed.table.feed_table import (
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
 from iscp.model.values.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, StorageError
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
 from tests.integration.changefeed.table.feed_tables import DRAWN, INSERTS, append, bounds_and_paths, opened, read, told

@@ -14,7 +14,7 @@ from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import clean_up
 from iscp.model.values.errors import Conflict
 from iscp.storage.locations import VERSIONS, manifest_name
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, Row, random_row, rows_of, same_rows
 

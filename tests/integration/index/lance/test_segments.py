@@ -25,8 +25,8 @@ from iscp.index.lance.index_store import (
 from iscp.index.lance.index_transaction import ADDRESS, rows_with_keys
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.model.index_definition import Upkeep
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.maintained_index import MaintainedIndex, counted, indexed, random_row
 
 K1, B = 1.2, 0.75

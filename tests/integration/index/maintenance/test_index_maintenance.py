@@ -15,8 +15,8 @@ from iscp.index.maintenance.index_maintenance import MaintenanceDone, Maintenanc
 from iscp.index.maintenance.index_shape import read_shape, version_numbers
 from iscp.index.model.index_definition import COUNT_FILES_MAX, SEGMENTS_MAX, Upkeep, next_action
 from iscp.model.values.errors import InvalidRequest
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.maintained_index import (
     MaintainedIndex,
     Row,

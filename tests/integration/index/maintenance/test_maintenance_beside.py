@@ -18,8 +18,8 @@ import pytest
 from iscp.index.lance.index_store import segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.model.index_definition import Upkeep
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import (
     ROWS_KEY,

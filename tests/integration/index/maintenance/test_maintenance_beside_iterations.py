@@ -9,7 +9,7 @@ from pathlib import Path
 
 from iscp.index.maintenance.index_maintenance import MaintenanceDone, MaintenanceLimits, maintain
 from iscp.index.model.index_definition import COUNT_FILES_MAX, Upkeep
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import MaintainedIndex, random_row, rows_of, same_rows
 

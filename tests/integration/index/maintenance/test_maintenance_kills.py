@@ -14,8 +14,8 @@ import pytest
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import read_shape
 from iscp.index.model.index_definition import Upkeep, next_action
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import VARIABLE, EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.maintained_index import (
     MaintainedIndex,
     counted,

@@ -12,8 +12,8 @@ import pytest
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.index.search.vector_search import VectorSearch
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.integration.index.search.small_index import SmallIndex, random_vectors
 from tests.selection import in_full
 

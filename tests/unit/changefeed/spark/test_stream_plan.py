@@ -18,8 +18,8 @@ from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable, purge_files
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.model.values.errors import CursorBehind, ErrorCode, InvalidRequest
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 SCHEMA = pa.schema([("id", pa.int64())])
 DRAWN = b"\x00\x01\xff\xff\xff\xff\xff\xff\xff\xfe"

@@ -21,7 +21,7 @@ from iscp.cli.iscp import iscp
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys
 from iscp.etcd.server import EtcdServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

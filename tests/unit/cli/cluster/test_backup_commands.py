@@ -16,7 +16,7 @@ from iscp.cli.node.local_cluster import Layout, hold_directory
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.model.job.job_row import LogEntry
 from iscp.model.values.untrusted_values import EXTRA_MODULES
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

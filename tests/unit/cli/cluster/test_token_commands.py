@@ -23,7 +23,7 @@ from iscp.model.access.authorization import id_of
 from iscp.model.values.access_roles import Role
 from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.admin.admin_server import AdminServer
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 

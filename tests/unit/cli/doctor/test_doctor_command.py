@@ -24,8 +24,8 @@ from iscp.model.settings.config import EtcdConfig
 from iscp.model.values.untrusted_values import DISTRIBUTION
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.node.node_server import NodeServer
-from iscp.system.clock import SystemClock
 from iscp.system.http_exchange import free_port
+from iscp.system.threads import SystemClock
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import FakeNodeCalls
 

@@ -20,7 +20,7 @@ import pytest
 
 from iscp.cli.node.up import RunningUp, start_up
 from iscp.model.values.errors import Unavailable
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.up_program import COMMAND
 from tests.fakes.waiting import until
 

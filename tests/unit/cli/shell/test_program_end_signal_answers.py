@@ -45,7 +45,7 @@ def run(program: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("module", ["click", "iscp.cli.run.process_state", "iscp.app.local_engine"])
+@pytest.mark.parametrize("module", ["click", "iscp.cli.run.run_output", "iscp.app.local_engine"])
 def test_a_signal_while_modules_load_ends_the_program_with_its_status(module: str, number: signal.Signals) -> None:
     assert run(LOADING.format(module=module, number=int(number))) == (128 + number, "", "")
 

@@ -17,8 +17,8 @@ from iscp.changefeed.model.ulid import Cursor, parse_ulid
 from iscp.consumers.changefeed.feed_pages import CHANGE_BYTES_MAX, CHANGES_BYTES_MAX, OPEN_FEEDS_MAX, JobFeedPages
 from iscp.model.api.api_requests import FeedChange
 from iscp.model.values.errors import CursorBehind, ErrorCode, InvalidRequest, PermanentError, TableNotFound
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 from tests.fakes.job_feeds import append, create, feed_row
 
 ROOT = Path(__file__).parents[4]
@@ -156,7 +156,7 @@ def test_the_order_is_that_of_ulids_over_all_shards(tmp_path: Path, pages: JobFe
 
 PROGRAM = """
 import json, resource, sys
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.changefeed.feed_pages import JobFeedPages
 from iscp.model.values.errors import IscpError

@@ -15,8 +15,8 @@ from iscp.consumers.index.index_kind import IndexMaintainer
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.model.values.errors import StorageError
-from iscp.system.clock import SystemClock
 from iscp.system.failpoints import EnvironmentFailpoints
+from iscp.system.threads import SystemClock
 
 DEFINITION = parse_definition("fulltext", {"columns": "body"})
 WAIT_S = 30.0
@@ -131,7 +131,7 @@ def wait_until_no_thread(when: str) -> None:
 
 PROGRAM = """
 import threading, time
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.consumers.index.index_kind import IndexMaintainer
 from tests.unit.consumers.index.test_index_kind_index_maintainer import Store, StorageError, hasten
 

@@ -24,7 +24,7 @@ from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.ids import JobKey
 from iscp.model.values.watermark import NOTHING_APPLIED, SourceMark, Watermark
 from iscp.ports.consumer import ConsumeContext, Refreshed, RefreshOrder
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from iscp.views.analysis.session_analysis import analysis_versions
 from iscp.views.duck.duck_refresh import schema_json_of
 from iscp.views.refresh.view_memory import QUERY_NOTE

@@ -43,10 +43,10 @@ ROOMS = (
 
 OF_CLUSTERS = (
     *("delta/joblog", "model/spec/spec_parsing.py", "model/run/run_result.py"),
-    "server/boards/cluster_board.py",
+    *("engine/place_guard.py", "server/boards/cluster_board.py"),
 )
-"""Parts of those rooms that a run does not use: the job log, changes of registered jobs, the board of a cluster; and
-the words themselves.
+"""Parts of those rooms that a run does not use: the job log, changes of registered jobs, accounts, the cluster's board;
+and the words themselves.
 """
 
 OF_A_CLUSTER = re.compile(r"iscp-admin|`job |[Rr]esync|[Rr]esume the|[Rr]egister (the|a|it) |\bthe nodes?\b")

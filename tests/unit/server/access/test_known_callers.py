@@ -33,8 +33,7 @@ from iscp.server.access.known_callers import (
     ProviderKeys,
     TokenService,
 )
-from iscp.system.clock import SystemClock
-from iscp.system.threads import THREADS
+from iscp.system.threads import THREADS, SystemClock
 from tests.fakes.access import Access, FakeAudit, FakeTokens
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import until

@@ -15,7 +15,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.client.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.cluster.invariants import check_owner, check_worker
 from iscp.cluster.jobs.job_book import JobBook
 from iscp.cluster.owner_machine import OwnerMachine
@@ -55,6 +54,7 @@ from iscp.model.values.ids import Leader, NodeRecord, ShardId, TableEpoch
 from iscp.model.values.watermark import Watermark
 from iscp.schedule.schedule_events import ProbeAnswered
 from iscp.schedule.schedule_machine import Schedule
+from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.server.node.node_server import FrameReader, WaitingMessages, cut
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.loopback import TIMES, entry, job, report

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.client.codec.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.model.job.job_row import JobRow
 from iscp.model.protocol.messages import (
     Acknowledge,
@@ -24,6 +23,7 @@ from iscp.model.protocol.messages import (
 )
 from iscp.model.values.ids import JobKey, ShardId, TableEpoch
 from iscp.server.node import node_server
+from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.server.node.node_server import FRAME_BYTES_MAX, FrameReader, Outgoing, cut
 from iscp.wire.v1 import node_pb2 as pb
 

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.client.codec import node_messages as wire
-from iscp.client.codec.node_messages import Quarantine
 from iscp.model.build.build_task import BuildRequest
 from iscp.model.job.iteration import SECONDS_MOST, HistoryEntry, Usage, UsagePart
 from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
@@ -35,6 +33,8 @@ from iscp.model.values.ids import JobKey, ShardId, TableEpoch
 from iscp.model.values.progress import UNKNOWN, SnapshotSize
 from iscp.model.values.untrusted_values import AT_S_MOST, COUNT_MOST, printable
 from iscp.model.values.watermark import SourceMark, Watermark
+from iscp.server.node import node_messages as wire
+from iscp.server.node.node_messages import Quarantine
 from iscp.wire.v1 import node_pb2 as pb
 
 # All that can be of a job: what cannot is refused (test_node_poisoned_messages.py).

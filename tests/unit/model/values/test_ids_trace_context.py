@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.model.values.trace_context import is_sampled, trace_of
+from iscp.model.values.ids import is_sampled, trace_of
 from tests.fakes.tracing import traceparent
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 
 
 def test_a_time_is_the_same_after_it_was_kept_in_microseconds() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from iscp.model.api.api_requests import SearchAnswer, SearchHit
+from iscp.server.boards.cluster_board import COLUMNS_SHOWN_MAX, VALUE_CHARS_MAX, search_board, wanted_of
 from iscp.server.boards.job_board import all_facts
-from iscp.server.boards.search_board import COLUMNS_SHOWN_MAX, VALUE_CHARS_MAX, search_board, wanted_of
 from tests.fakes.viewed_cluster import job_view
 
 

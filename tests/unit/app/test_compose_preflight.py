@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from iscp.app.preflight import refuse_misfit
+from iscp.app.compose import refuse_misfit
 from iscp.etcd.keys import Keys, KeyValue, encoded, snapshot_of
 from iscp.model.settings.config import JobLogConfig, NodeConfig
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.ids import NodeRecord
-from iscp.system.clock import SystemClock
+from iscp.system.threads import SystemClock
 from tests.fakes.etcd import FakeEtcd, FakeMembership
 
 OTHER = NodeRecord("n-1", 1, "n-1:1")

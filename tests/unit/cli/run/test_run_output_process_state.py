@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from iscp.cli.run.process_state import process_of_a_run
+from iscp.cli.run.run_output import process_of_a_run
 from iscp.model.values.errors import ConfigurationError
 from iscp.spark.java import find_java
 
