@@ -25,12 +25,6 @@ from itertools import combinations_with_replacement
 from iscp.algebra.algebra import Expr
 from iscp.algebra.result_types import DECIMAL_DIGITS_MAX, DIGITS, FLOATS, VOID, decimal_of, element_of
 
-_HUGE_DIGITS = 38
-"""Digits that all fit into DuckDB's whole numbers of 128 bits."""
-
-_PLACES_FEW = 10
-"""Places of a decimal that leave at least 18 whole digits where the places are counted twice."""
-
 NATIVE_DIGITS = 18
 """Digits up to which DuckDB multiplies decimals in 64 bits, and raises where the product has more."""
 
@@ -232,25 +226,13 @@ def half_up(numerator: str, denominator: str) -> str:
 
 
 def scaled(text: str, kind: str) -> str:
-    """Return digits as the decimal of this type, from parts of which each fits into 38 digits.
+    """Return digits as the decimal of this type; it raises where they are more than 38.
 
-    With few places one part does: it raises where the number and twice its places need more.
+    DuckDB multiplies the digits of decimals as they are, and checks that the product has no more than 38.
     """
     precision, scale = decimal_of(kind) or (0, 0)
-    if not scale:
-        return f"CAST({text} AS DECIMAL({precision},0))"
-    if scale <= _PLACES_FEW or precision <= _HUGE_DIGITS - scale:
-        shown = f"CAST({text} AS DECIMAL({_HUGE_DIGITS - scale},0)) * {_unit(scale)}"
-        return f"CAST({shown} AS DECIMAL({precision},{scale}))"
-    few = scale // 2
-    wide = f"DECIMAL({_HUGE_DIGITS},{scale})"
-    parts = [f"CAST(CAST({text} // {10**scale}::HUGEINT AS DECIMAL({_HUGE_DIGITS - scale},0)) AS {wide})"]
-    low = f"{text} % {10 ** (scale - few)}::HUGEINT"
-    parts.append(f"CAST(CAST({low} AS DECIMAL({scale - few},0)) * {_unit(scale)} AS {wide})")
-    if few:
-        high = f"({text} % {10**scale}::HUGEINT) // {10 ** (scale - few)}::HUGEINT"
-        parts.append(f"CAST(CAST({high} AS DECIMAL({few},0)) * {_unit(few)} AS {wide})")
-    return f"CAST({' + '.join(parts)} AS DECIMAL({precision},{scale}))"
+    digits = f"CAST({text} AS DECIMAL({DECIMAL_DIGITS_MAX},0))"
+    return f"CAST({digits + (f' * {_unit(scale)}' if scale else '')} AS DECIMAL({precision},{scale}))"
 
 
 def _unit(places: int) -> str:

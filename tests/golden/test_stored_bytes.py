@@ -211,6 +211,7 @@ def files_beside_targets() -> Iterator[Stored]:
         (RefreshSample(Strategy.FULL, 1_000, 2.5), RefreshSample(Strategy.DIRECT, 10, 0.125)),
         Trials(3, 1),
         Trials(5, 0),
+        Trials(2, 1),
         Trials(1, 1),
     )
     yield Stored("view-refreshes", history, refreshes_to_json(history), refreshes_from_json)

@@ -377,8 +377,21 @@ class ViewConsumer(Consumer):
         return None if done is None else Refreshed(Consumed(*done, 0), "changes", "few rows of what is kept changed")
 
     def _write_changes(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
-        """Refresh by the rows that change, which are found without all rows."""
-        return None if follows_from_all_rows(refresh.root) else self._write_net(context, refresh, tag)
+        """Refresh by the rows that change, which are found without all rows.
+
+        Where the search for them had no result, and a scan of the tables may, the scan is next for a while.
+        """
+        if follows_from_all_rows(refresh.root):
+            return None
+        if refresh.scanning is None:
+            return self._write_net(context, refresh, tag)
+        history, done = self._refreshes.history, None
+        try:
+            if history.searches.is_due or not history.scans.is_due:
+                done = self._write_net(context, refresh, tag)
+        finally:
+            self._refreshes.learn_search(found=done is not None)
+        return done
 
     def _write_net(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         touched = refresh.touched_rows()

@@ -52,6 +52,10 @@ HELD_ROWS_BYTES_MAX = 256 * 1024**2
 """Bytes of memory that the rows of a table may take which are held for a refresh."""
 
 
+SEARCH_SHARE_MAX = 0.25
+"""The share of a refresh's time after which rows of changed keys are searched for no longer, if a scan is possible."""
+
+
 @dataclass(frozen=True, slots=True)
 class ViewTables:
     """The tables by their names in the query. `columns` are those of each that the query reads, at least one.
@@ -361,6 +365,8 @@ class DuckRefresh:
             if isinstance(step, ComputedStep):
                 computation.define(step.into, computation.rows(step.rows, [each.name for each in step.into.fields]))
             else:
+                if self.scanning is not None and not self.is_scanning and self.cursor.spent > SEARCH_SHARE_MAX:
+                    raise NotComputedError("the search for rows takes longer than a scan of the tables may")
                 keys = computation.defined[leaf_name(step.keys)]
                 assert isinstance(keys, pa.Table)  # a step before has computed them
                 computation.define(step.into, self.tables.look_up(step, keys))

@@ -309,13 +309,14 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class RefreshHistory:
-    """The record of a view's former refreshes: what they took, and the trials of differences, of changes, and of scans
-    of whole tables.
+    """The record of a view's former refreshes: what they took, and the trials of differences, of changes, of searches
+    for the rows of changed keys, and of scans of whole tables.
     """
 
     samples: tuple[RefreshSample, ...] = ()
     differences: Trials = Trials()
     changes: Trials = Trials()
+    searches: Trials = Trials()
     scans: Trials = Trials()
 
 
@@ -326,7 +327,8 @@ def refreshes_to_json(history: RefreshHistory) -> bytes:
 
 
 def _trials_of(history: RefreshHistory) -> dict[str, Trials]:
-    return {"differences": history.differences, "changes": history.changes, "scans": history.scans}
+    names = ("differences", "changes", "searches", "scans")
+    return {name: getattr(history, name) for name in names}
 
 
 def refreshes_from_json(content: bytes) -> RefreshHistory:

@@ -163,6 +163,10 @@ class RefreshNote:
         trials = self.history.changes.after(found=found, first=CHANGES_PASSED_OVER)
         self._learn(replace(self.history, changes=trials))
 
+    def learn_search(self, *, found: bool) -> None:
+        """Remember whether rows were found by their keys; they were not where a scan of whole tables is faster."""
+        self._learn(replace(self.history, searches=self.history.searches.after(found=found)))
+
     def learn_scan(self, *, found: bool) -> None:
         """Remember whether a scan of whole tables served; it did not where there are too many rows for this process."""
         self._learn(replace(self.history, scans=self.history.scans.after(found=found)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from iscp.consumers.view.view_kind import ViewKind
 from iscp.ports.source import RowScan
 from iscp.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.refresh.view_memory import read_query
+from iscp.views.refresh.view_memory import REFRESH_NOTE, read_query
 from tests.selection import in_full
 
 from .conftest import SCHEMAS, Lake, ViewBench
@@ -142,6 +143,20 @@ def test_what_is_kept_is_followed_by_scans_where_too_many_rows_have_the_keys(new
     assert strategies - {"unchanged"} == {"changes"}
     view.kind = ViewKind(None)
     assert view.follow(2) <= {"incremental", "unchanged"}, "what is kept has not fallen behind"
+
+
+def test_rows_are_searched_for_ever_more_rarely_where_a_scan_serves(new_view: NewView) -> None:
+    view, searches = new_view(PLAIN[0], seed=76, refresh="incremental"), list[list[int]]()
+    view.refresh()
+    view.kind, uri = ViewKind(DuckEngine(limits=ReadLimits(0, searched=0, held=0, difference=0))), view.lake.uris["t"]
+    for number in range(5):
+        write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 1 + number), mode="append")
+        assert view.refresh().strategy == "difference"
+        content = Path(view.target, f"_iscp-{REFRESH_NOTE}.json").read_bytes()
+        searches.append(json.loads(content)["searches"])
+        view.assert_equal()
+        view.restart()
+    assert searches == [[1, 1], [1, 0], [3, 3], [3, 2], [3, 1]]
 
 
 class NoMemoryCursor(DuckCursor):

@@ -252,7 +252,7 @@ SAMPLES = st.builds(
 TRIALS = st.builds(Trials, st.integers(0, 64), st.integers(0, 64))
 
 
-HISTORIES = st.builds(RefreshHistory, st.lists(SAMPLES, max_size=20).map(tuple), TRIALS, TRIALS, TRIALS)
+HISTORIES = st.builds(RefreshHistory, st.lists(SAMPLES, max_size=20).map(tuple), TRIALS, TRIALS, TRIALS, TRIALS)
 
 
 @given(HISTORIES)
