@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from math import inf, isinf
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -137,17 +137,13 @@ class DuckCursor:
         """
         self._connection = connection
         self._statement_s, self._ends_at_s = statement_s, ends_at_s - invested_s()
-        self._refresh_s = self._left_s
+        self._began_s = time.monotonic()
         self._discard = discard
 
     @property
-    def spent(self) -> float:
-        """Return the share of the refresh's time that is over; 0 if it has no end."""
-        return 0.0 if isinf(self._refresh_s) else 1 - self._left_s / self._refresh_s
-
-    @property
-    def _left_s(self) -> float:
-        return self._ends_at_s + invested_s() - time.monotonic()
+    def elapsed_s(self) -> float:
+        """Return the seconds since the refresh began."""
+        return time.monotonic() - self._began_s
 
     def define(self, name: str, rows: pa.Table | RowScan) -> None:
         """Have statements read these rows under a name. Times of day lose their zone, which is UTC.
@@ -160,7 +156,7 @@ class DuckCursor:
         """Return the rows of a statement as `schema` has them. Raises NotComputedError, and OutOfTimeError at the end
         of the refresh's time.
         """
-        left_s = self._left_s
+        left_s = self._ends_at_s + invested_s() - time.monotonic()
         if left_s <= 0:
             raise OutOfTimeError("the refresh has taken as long as a recomputation")
         timer = threading.Timer(min(self._statement_s, left_s), self._connection.interrupt)

@@ -52,8 +52,13 @@ HELD_ROWS_BYTES_MAX = 256 * 1024**2
 """Bytes of memory that the rows of a table may take which are held for a refresh."""
 
 
-SEARCH_SHARE_MAX = 0.25
-"""The share of a refresh's time after which rows of changed keys are searched for no longer, if a scan is possible."""
+SCANNED_BYTES_S = 100 * 1024**2
+"""Bytes of tables' files of which a scan is expected to read as many a second. As soon as a search for rows has taken
+as long as a scan, the scan is next: both together take twice as long as the faster one at most.
+"""
+
+SEARCHED_S_LEAST = 2.0
+"""Seconds that any search for rows may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +238,13 @@ class DuckRefresh:
             return None
         return replace(self, is_scanning=True)
 
+    @property
+    def _is_scan_faster(self) -> bool:
+        """Return whether a scan may be faster than what is left of a search for rows."""
+        if self.is_scanning or self.scanning is None:
+            return False
+        return self.cursor.elapsed_s > max(SEARCHED_S_LEAST, sum(self.bytes.values()) / SCANNED_BYTES_S)
+
     def all_rows(self) -> pa.Table:
         """Return all rows as they are now. Raises NotComputedError."""
         return self._computation().rows(self.root, self._names)
@@ -365,7 +377,7 @@ class DuckRefresh:
             if isinstance(step, ComputedStep):
                 computation.define(step.into, computation.rows(step.rows, [each.name for each in step.into.fields]))
             else:
-                if self.scanning is not None and not self.is_scanning and self.cursor.spent > SEARCH_SHARE_MAX:
+                if self._is_scan_faster:
                     raise NotComputedError("the search for rows takes longer than a scan of the tables may")
                 keys = computation.defined[leaf_name(step.keys)]
                 assert isinstance(keys, pa.Table)  # a step before has computed them
