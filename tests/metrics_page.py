@@ -20,35 +20,31 @@ _HEAD = """\
 Every node emits metrics for Prometheus, for an OpenTelemetry collector, or for both.
 
 - `metrics.listen = "127.0.0.1:9464"` serves them to Prometheus, at `http://HOST:PORT/metrics`. A node whose port is
-  taken does not start, and says so.
+  taken does not start.
 - `metrics.otlp_endpoint = "http://collector:4318"` sends them by OTLP over HTTP, every `metrics.interval_s`, to
-  `/v1/metrics` unless the URL has a path. Headers, certificates and compression come from OpenTelemetry's variables
-  (`OTEL_EXPORTER_OTLP_HEADERS` and so on). If the collector does not answer, an export is given up after 10 seconds and
-  counted in `iscp.node.metrics.export.failures`. Nothing queues up: the next export has everything counted since the
-  node's start. The node goes on meanwhile, and its end waits 2 seconds at most.
+  `/v1/metrics` unless the URL has a path. OpenTelemetry's variables (`OTEL_EXPORTER_OTLP_HEADERS` and so on) have headers,
+  certificates and compression. An export is given up after 10 seconds and counted in
+  `iscp.node.metrics.export.failures`; the next one has everything since the node's start.
 
 Without these two [settings](configuration.md#metrics-where-metrics-go) a node measures nothing.
 
 ## Who may read them
 
-Metrics name accounts, tables and jobs. The port has the node's [TLS](security.md), and clients need a certificate as
-everywhere else. With `security.authentication`, only callers who may see all accounts are answered: those of
-`security.cluster_account`, by a certificate or by a token (`Authorization: Bearer TOKEN`), and nodes. Without TLS the
-port has to be on the loopback interface, unless `security.insecure` is set.
+Metrics name accounts, tables and jobs. The port has the node's [TLS](security.md), and clients need a certificate. With
+`security.authentication`, only callers of `security.cluster_account` and nodes are answered, by a certificate or by a
+token (`Authorization: Bearer TOKEN`). Without TLS the port has to be on the loopback interface, unless
+`security.insecure` is set.
 
 ## How many series there are
 
 Each node has a few hundred series, whatever the number of jobs. The owner alone names jobs, in
 NAMED:
-those that lag most, `metrics.per_job_max` of them at most. Which ones these are changes all the time. All others are in
-the sums (`….rest`), and `iscp.job.unnamed` is their number. An attribute of what is recorded has at most 64 values;
-others are counted as `other`. What takes long to read, as it does with very many jobs, is read more rarely than metrics
-are collected: a twentieth of a core at most reads it.
+those that lag most, `metrics.per_job_max` of them at most. All others are in the sums (`….rest`), and
+`iscp.job.unnamed` is their number. An attribute of what is recorded has at most 64 values; others are counted as
+`other`. Reading them takes a twentieth of a core at most.
 
-Figures of indexes, and lags of cursors, are read every `metrics.interval_s`, more rarely where that takes long, of at
-most 200 indexes and 200 changefeeds. The changefeeds are those that jobs write, and
-the cursors those below `etcd.prefix`, as readers store them by default. What applications write by the library
-alone, and the searches that they do by it, no node sees.
+Figures of indexes, and lags of cursors, are read every `metrics.interval_s` at most, of 200 indexes and 200 changefeeds:
+those that jobs write, with cursors below `etcd.prefix`. Applications' own feeds and searches by the library are not seen.
 
 The owner's metrics are absent at all other nodes, but for `iscp.owner.leads`. A metric with a condition is absent
 without it.

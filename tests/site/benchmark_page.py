@@ -15,7 +15,7 @@ FOLDER = ROOT / "benchmarks"
 _HEAD = """\
 # Benchmarks
 
-[Performance](../performance.md) has what was measured, with the machine and the date of each figure. Run a benchmark
+[Performance](../performance.md) has what was measured. Run a benchmark
 again with its command below, from the project's folder after `scripts/setup`:
 
 - With `--json` the last line is one JSON object with all figures. Each figure is also a line of JSON on stderr as soon

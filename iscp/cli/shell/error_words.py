@@ -1,6 +1,6 @@
 """Errors on the command line: in the words of what was typed, as text or as JSON, and with which exit status.
 
-The exit statuses of `iscp-admin` and what they mean (docs/operations.md).
+The exit statuses of `iscp-admin` and what they mean (docs/cli.md).
 """
 
 from __future__ import annotations
