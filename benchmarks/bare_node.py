@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from iscp import __version__
+from iscp.app.compose import refuse_misfit
 from iscp.app.coordination_parts import compose_access
 from iscp.app.foundation import compose_places
-from iscp.app.compose import refuse_misfit
 from iscp.app.registry import ConsumerRegistry
 from iscp.app.settings import load_settings
 from iscp.cluster.membership.assignments import ShardState

@@ -38,7 +38,6 @@ from multiprocessing.connection import Connection
 import click
 
 from benchmarks.progress import report_progress
-from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.cluster.owner.owner_events import JobLogAccess, OwnerHooks
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.owner_machine import OwnerMachine
@@ -51,6 +50,7 @@ from iscp.model.values.errors import Unavailable
 from iscp.model.values.ids import NodeRecord
 from iscp.model.values.ring import Ring
 from iscp.ports.cluster import ClusterPorts
+from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
 from iscp.server.node.node_server import FrameReader, Outgoing, cut
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock, collect_rarely
