@@ -22,8 +22,8 @@ Every node emits metrics for Prometheus, for an OpenTelemetry collector, or for 
 - `metrics.listen = "127.0.0.1:9464"` serves them to Prometheus, at `http://HOST:PORT/metrics`. A node whose port is
   taken does not start.
 - `metrics.otlp_endpoint = "http://collector:4318"` sends them by OTLP over HTTP, every `metrics.interval_s`, to
-  `/v1/metrics` unless the URL has a path. OpenTelemetry's variables (`OTEL_EXPORTER_OTLP_HEADERS` and so on) have headers,
-  certificates and compression. An export is given up after 10 seconds and counted in
+  `/v1/metrics` unless the URL has a path. OpenTelemetry's variables (`OTEL_EXPORTER_OTLP_HEADERS` and so on) have
+  headers, certificates and compression. An export is given up after 10 seconds and counted in
   `iscp.node.metrics.export.failures`; the next one has everything since the node's start.
 
 Without these two [settings](configuration.md#metrics-where-metrics-go) a node measures nothing.
@@ -43,8 +43,9 @@ those that lag most, `metrics.per_job_max` of them at most. All others are in th
 `iscp.job.unnamed` is their number. An attribute of what is recorded has at most 64 values; others are counted as
 `other`. Reading them takes a twentieth of a core at most.
 
-Figures of indexes, and lags of cursors, are read every `metrics.interval_s` at most, of 200 indexes and 200 changefeeds:
-those that jobs write, with cursors below `etcd.prefix`. Applications' own feeds and searches by the library are not seen.
+Figures of indexes, and lags of cursors, are read every `metrics.interval_s` at most, of 200 indexes and 200
+changefeeds: those that jobs write, with cursors below `etcd.prefix`. Applications' own feeds and searches by the
+library are not seen.
 
 The owner's metrics are absent at all other nodes, but for `iscp.owner.leads`. A metric with a condition is absent
 without it.
