@@ -2200,7 +2200,7 @@ Global___ClusterPage: _TypeAlias = ClusterPage  # noqa: Y015
 
 @_typing.final
 class ErrorDetail(_message.Message):
-    """code: see iscp.core.values.errors.ErrorCode. kind: the name of the error's class there. field: the path of what is
+    """code: see iscp.model.values.errors.ErrorCode. kind: the name of the error's class there. field: the path of what is
     wrong. remedy: what to do about it. field_is_subject: whether message goes on from field, as "is missing" does, or is
     a whole sentence; nodes of 0.1 do not say it.
     """
