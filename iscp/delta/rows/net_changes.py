@@ -445,7 +445,7 @@ def differing_rows(wanted: pa.Table, present: pa.Table, key: Sequence[str]) -> p
     """Return rows of `wanted` that `present` lacks or has otherwise (op `u`), and keys that only `present` has (op
     `d`).
 
-    Values compare as in Spark (iscp/consumers/replica/shared_keys.py), in the columns of `wanted`. None: rows share a
+    Values compare as in Spark, in the columns of `wanted`. None: rows share a
     key in one of the two, or Arrow does not compare such values.
     """
     names = {name.lower(): name for name in present.column_names}
