@@ -160,7 +160,7 @@ def prints(node: ast.AST) -> bool:
 
 def test_nothing_else_prints() -> None:
     files = [each for each in PACKAGE.rglob("*.py") if str(each.relative_to(PACKAGE)) not in PRINTS]
-    assert len(files) > 500
+    assert len(files) > 300
     found = [
         f"{each.relative_to(PACKAGE)}:{node.lineno}"
         for each in files
