@@ -77,13 +77,14 @@ class Translation:
     """A statement, or `text` None and the `gaps`: each operator, expression and type that the allow-list lacks.
 
     `entries` names what it uses of the list. With `by_order` it has sums of doubles, whose last digits depend on the
-    order of rows.
+    order of rows. `reads` says how often it reads each leaf, by its name.
     """
 
     text: str | None
     gaps: tuple[str, ...]
     entries: frozenset[str]
     by_order: bool
+    reads: Mapping[str, int]
 
 
 def translate(root: Rel, names: Sequence[str] | None = None, allowed: Iterable[Entry] = ALLOW_LIST) -> Translation:
@@ -93,7 +94,11 @@ def translate(root: Rel, names: Sequence[str] | None = None, allowed: Iterable[E
     if len(text) > STATEMENT_CHARS_MAX:
         writer.lack("a statement that is too long")
     gaps = tuple(writer.gaps)
-    return Translation(None if gaps else text, gaps, frozenset(writer.used), writer.by_order)
+    leaves = {writer.shapes.of(each): leaf_name(each) for each in root.tables()}
+    reads: Counter[str] = Counter()
+    for shape, name in leaves.items():
+        reads[name] += writer.uses[shape]
+    return Translation(None if gaps else text, gaps, frozenset(writer.used), writer.by_order, reads)
 
 
 def leaf_name(table: Table) -> str:
@@ -531,14 +536,4 @@ def _uses_of(root: Rel, shapes: _Shapes) -> Counter[int]:
         found[shapes.of(each)] += 1
         if found[shapes.of(each)] == 1:
             waiting += (*each.inputs, *each.subqueries)
-    return found
-
-
-def reads_of(root: Rel) -> Counter[str]:
-    """Return how often a statement for a relation's rows reads each leaf, by its name."""
-    shapes = _Shapes()
-    uses, leaves = _uses_of(root, shapes), {shapes.of(each): each for each in root.tables()}
-    found: Counter[str] = Counter()
-    for shape, leaf in leaves.items():
-        found[leaf_name(leaf)] += uses[shape]
     return found

@@ -8,32 +8,16 @@ A node's process: Spark and the node are started, supervised, and stopped by a s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from iscp import __version__
-from iscp.delta.joblog.delta_job_log import refuse_other_cluster
-from iscp.model.settings.config import NodeConfig
-from iscp.model.values.errors import ConfigurationError, IscpError
-from iscp.model.values.ids import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
-from iscp.ports.cluster import Membership
-from iscp.ports.engine import NodeDeaths, NodeLog
-from iscp.server.node.owner_streams import describe
-from iscp.system.small_files import open_files_limit, refuse_too_few_files
-from iscp.system.tls.tls_files import TlsSource
-
-if TYPE_CHECKING:
-    pass
-
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from iscp import __version__
 from iscp.app.coordination_parts import (
     AccessSide,
     Cluster,
@@ -56,23 +40,34 @@ from iscp.cluster.metering import NodeCounts
 from iscp.cluster.node import Node, NodeParts, RunsBesideOwner, Server
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_events import EventCollector
+from iscp.delta.joblog.delta_job_log import refuse_other_cluster
 from iscp.engine.account_turns import hanging_reads
-from iscp.model.values.ids import NODES_MAX
+from iscp.model.settings.config import NodeConfig
+from iscp.model.values.errors import ConfigurationError, IscpError
+from iscp.model.values.ids import NODES_MAX, TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
 from iscp.model.values.untrusted_values import extra_missing
 from iscp.ports.admin import AdminService
-from iscp.ports.cluster import NodeCalls
-from iscp.ports.engine import NO_DEATHS
+from iscp.ports.cluster import Membership, NodeCalls
+from iscp.ports.engine import NO_DEATHS, NodeDeaths, NodeLog
 from iscp.server.admin.admin_server import AdminServer, Service
 from iscp.server.admin.forwarding import Forwarding
 from iscp.server.http.gateway_server import GatewayServer
 from iscp.server.node.node_server import NodeServer
+from iscp.server.node.owner_streams import describe
 from iscp.spark.session import SparkRuntime
 from iscp.storage.dataset_trial import try_datasets
 from iscp.storage.s3_settings import enter_s3
 from iscp.system.crash_ledger import CrashLedger
 from iscp.system.failpoints import EnvironmentFailpoints
-from iscp.system.small_files import files_needed, raise_open_files_limit, scratch_directory
+from iscp.system.small_files import (
+    files_needed,
+    open_files_limit,
+    raise_open_files_limit,
+    refuse_too_few_files,
+    scratch_directory,
+)
 from iscp.system.threads import collect_rarely
+from iscp.system.tls.tls_files import TlsSource
 from iscp.views.analysis.separate_analysis import SeparateAnalysis, settings_apart
 
 

@@ -423,10 +423,11 @@ class ViewConsumer(Consumer):
         scanning = refresh.scanning
         if scanning is None or not refresh.tables.changed:
             return None
-        is_due, done = self._refreshes.history.scans.is_due, None
-        scan = partial(self._write_kept, kept) if kept is not None and refresh.follows(kept) else self._scan
+        done = None
         try:
-            done = scan(context, scanning, tag) if is_due else None
+            if self._refreshes.history.scans.is_due:
+                scan = partial(self._write_kept, kept) if kept is not None and refresh.follows(kept) else self._scan
+                done = scan(context, scanning, tag)
         except OutOfTimeError:  # what it took is remembered
             raise
         except NotComputedError:

@@ -30,7 +30,7 @@ from iscp.algebra.algebra import (
 )
 from iscp.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
 from iscp.algebra.duck_engine import DuckCursor, NotComputedError, ReadLimits
-from iscp.algebra.duck_text import leaf_name, reads_of, translate
+from iscp.algebra.duck_text import leaf_name, translate
 from iscp.algebra.key_reduction import UnplannedError
 from iscp.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
 from iscp.algebra.result_types import type_for_delta
@@ -241,9 +241,8 @@ class DuckRefresh:
     @property
     def _is_scan_faster(self) -> bool:
         """Return whether a scan may be faster than what is left of a search for rows."""
-        if self.is_scanning or self.scanning is None:
-            return False
-        return self.cursor.elapsed_s > max(SEARCHED_S_LEAST, sum(self.bytes.values()) / SCANNED_BYTES_S)
+        scan_s = max(SEARCHED_S_LEAST, sum(self.bytes.values()) / SCANNED_BYTES_S)
+        return not self.is_scanning and self.cursor.elapsed_s > scan_s and self.scanning is not None
 
     def all_rows(self) -> pa.Table:
         """Return all rows as they are now. Raises NotComputedError."""
@@ -407,10 +406,9 @@ class _Computation:
             raise NotComputedError("; ".join(translation.gaps))
         if by_value and translation.by_order:
             raise NotComputedError("the last digits of sums of doubles depend on the order of rows")
-        reads = reads_of(relation)
         for each in relation.tables():
             if (name := leaf_name(each)) not in self.defined:
-                self.define(each, self.tables.rows(each, is_shared=reads[name] > 1))
+                self.define(each, self.tables.rows(each, is_shared=translation.reads[name] > 1))
         fields = [TypedColumn(each.id, name, each.type) for each, name in zip(relation.columns, names, strict=True)]
         rows = self.cursor.rows(f"{translation.text} LIMIT {CHANGED_ROWS_MAX + 1}", arrow_schema_of(fields))
         if len(rows) > CHANGED_ROWS_MAX:

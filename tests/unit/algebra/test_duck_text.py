@@ -28,7 +28,7 @@ from iscp.algebra.algebra import (
 )
 from iscp.algebra.algebra_codec import ALGEBRA_DEPTH_MAX
 from iscp.algebra.change_plan import ChangePlan
-from iscp.algebra.duck_text import GROWTH_MAX, identifier, literal, reads_of, translate
+from iscp.algebra.duck_text import GROWTH_MAX, identifier, literal, translate
 from tests.fakes.algebras import both, number
 from tests.fakes.written_algebra import algebra_from_json, algebra_to_json
 
@@ -276,7 +276,7 @@ def test_what_a_query_has_twice_is_computed_once(ducks: duckdb.DuckDBPyConnectio
     text = text_of(beside(left, right))
     assert text.count("GROUP BY") == 1
     assert text.count("MATERIALIZED") == 1
-    assert reads_of(beside(left, right)) == {"new:orders": 2}, "once on each side of the one join"
+    assert translate(beside(left, right)).reads == {"new:orders": 2}, "once on each side of the one join"
     ducks.execute(
         'CREATE OR REPLACE TEMP TABLE "new:orders" AS SELECT * FROM (VALUES (1, 1.5), (1, 2.0), (2, -1.0)) t(k, n)'
     )
