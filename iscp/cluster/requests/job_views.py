@@ -135,7 +135,9 @@ class JobViews:
         )
 
     def of(self, rows: Sequence[JobRow]) -> list[JobView]:
+        """Return the views of jobs as the last reports have them: no later view shows less than an earlier one."""
         writer = self._owner.current_writer()
+        rows = [writer.job(row.key) or row for row in rows]
         tables = {row.key.table_id for row in rows}
         shards = writer.read(lambda book: {each: book.ranges(each) for each in tables})
 

@@ -12,7 +12,7 @@ import pytest
 from iscp.cluster.owner.checkpoint_saver import ProgressSignal
 from iscp.cluster.owner.job_log_writer import LogLimits
 from iscp.cluster.requests.job_views import ALIVE_LOOK_S
-from iscp.model.api.api_requests import JobName
+from iscp.model.api.api_requests import JobFilter, JobName
 from iscp.model.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.model.values.errors import (
     ErrorCode,
@@ -100,6 +100,9 @@ def test_a_wait_does_not_wait_for_the_log(desk: Desk) -> None:
         desk.world.report(row, 7)
         assert waiter.answer.result(10.0).applied_version == 7
         assert time.monotonic() - began_s < ALIVE_LOOK_S
+        # Whoever reads the job after the wait sees what the wait has seen.
+        (listed,) = desk.admin.list_jobs(JobFilter(name_pattern="x"))
+        assert (desk.admin.status(X).applied_version, listed.applied_version) == (7, 7)
         assert not pausing.done()
         desk.world.pass_s(LogLimits().retry_s)
 
