@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import combinations_with_replacement
+from typing import NamedTuple
 
 from iscp.algebra.algebra import Expr
 from iscp.algebra.result_types import DECIMAL_DIGITS_MAX, DIGITS, FLOATS, VOID, decimal_of, element_of
@@ -204,50 +205,89 @@ def between(sign: str) -> Callable[[DuckCall], str]:
 # --- exact decimals ---------------------------------------------------------------------------------------------------
 
 
-def unscaled(text: str, precision: int, scale: int) -> str:
-    """Return a decimal's digits as a whole number of 128 bits; it raises where they do not suffice."""
+class Digits(NamedTuple):
+    """The text of a whole number of at most `most` digits, of 64 bits where these suffice: DuckDB divides numbers of
+    128 bits, and converts decimals to these, thirty times slower.
+    """
+
+    text: str
+    most: int
+
+    def shifted(self, places: int) -> Digits:
+        """Return the number with so many zeros more."""
+        if not places:
+            return self
+        most = self.most + places
+        return Digits(f"({self.text} * {10**places}::{_whole_type(most)})", most)
+
+
+def _whole_type(digits: int) -> str:
+    return "BIGINT" if digits <= NATIVE_DIGITS else "HUGEINT"
+
+
+def unscaled(text: str, precision: int, scale: int) -> Digits:
+    """Return a decimal's digits as a whole number; the text raises where 128 bits do not suffice."""
     if not scale:
-        return f"CAST({text} AS HUGEINT)"
+        return Digits(f"CAST({text} AS {_whole_type(precision)})", precision)
+    if precision + scale < NATIVE_DIGITS:
+        return Digits(_digits_within(text, precision, scale), precision)
+    found = f"CAST(replace(CAST({text} AS VARCHAR), '.', '') AS HUGEINT)"
     wide = max(precision, NATIVE_DIGITS + 1)
-    if wide + scale + 1 <= DECIMAL_DIGITS_MAX:
-        shifted = f"CAST({text} AS DECIMAL({wide},{scale})) * CAST({10**scale} AS DECIMAL({scale + 1},0))"
-        return f"CAST({shifted} AS HUGEINT)"
-    return f"CAST(replace(CAST({text} AS VARCHAR), '.', '') AS HUGEINT)"
+    if wide + scale < DECIMAL_DIGITS_MAX:
+        found = _digits_within(text, wide, scale)
+    native = NATIVE_DIGITS - 1 - scale
+    if native > scale:  # most numbers have few digits, whatever their type allows
+        most, few = 10 ** (native - scale) - 1, _digits_within(text, native, scale)
+        found = f"(CASE WHEN {text} BETWEEN -{most} AND {most} THEN CAST({few} AS HUGEINT) ELSE {found} END)"
+    return Digits(found, max(precision, NATIVE_DIGITS + 1))
 
 
-def shifted(text: str, places: int) -> str:
-    """Return a whole number with so many zeros more."""
-    return f"({text} * {10**places}::HUGEINT)" if places else text
+def _digits_within(text: str, precision: int, scale: int) -> str:
+    """Return the digits of a number that is a decimal of this type; DuckDB multiplies as wide as the wider type is."""
+    unit = f"CAST({10**scale} AS DECIMAL({scale + 1},0))"
+    return f"CAST(CAST({text} AS DECIMAL({precision},{scale})) * {unit} AS {_whole_type(precision + scale + 1)})"
 
 
-def half_up(numerator: str, denominator: str) -> str:
-    """Return the quotient of two whole numbers, rounded half away from zero as Spark rounds."""
-    return f"((2 * {numerator} + sign({numerator}) * abs({denominator})) // (2 * {denominator}))"
-
-
-def scaled(text: str, kind: str) -> str:
+def scaled(digits: Digits, kind: str) -> str:
     """Return digits as the decimal of this type; it raises where they are more than 38.
 
     DuckDB multiplies the digits of decimals as they are, and checks that the product has no more than 38.
     """
     precision, scale = decimal_of(kind) or (0, 0)
-    digits = f"CAST({text} AS DECIMAL({DECIMAL_DIGITS_MAX},0))"
-    return f"CAST({digits + (f' * {_unit(scale)}' if scale else '')} AS DECIMAL({precision},{scale}))"
+    native = digits.most <= NATIVE_DIGITS and precision + scale <= DECIMAL_DIGITS_MAX
+    found = f"CAST({digits.text} AS DECIMAL({precision if native else DECIMAL_DIGITS_MAX},0))"
+    return f"CAST({found + (f' * {_unit(scale)}' if scale else '')} AS DECIMAL({precision},{scale}))"
 
 
 def _unit(places: int) -> str:
     return f"CAST('0.{'0' * (places - 1)}1' AS DECIMAL({places},{places}))"
 
 
-def rescaled(text: str, scale: int, kind: str) -> str:
+def rescaled(digits: Digits, scale: int, kind: str) -> str:
     """Return digits with so many places as the decimal of this type, which may have fewer of them."""
     _, kept = decimal_of(kind) or (0, 0)
-    return scaled(half_up(text, f"{10 ** (scale - kept)}::HUGEINT") if kept < scale else text, kind)
+    if kept >= scale:
+        return scaled(digits, kind)
+    return quotient(digits, 0, Digits("1::BIGINT", 1).shifted(scale - kept), kind)
 
 
-def quotient(numerator: str, places: int, denominator: str, kind: str) -> str:
-    """Return a quotient of whole numbers as the decimal of this type; the numerator is shifted by `places` first."""
-    return scaled(half_up(shifted(numerator, max(places, 0)), shifted(denominator, max(-places, 0))), kind)
+def quotient(numerator: Digits, places: int, denominator: Digits, kind: str) -> str:
+    """Return a quotient of whole numbers, rounded half away from zero as Spark rounds, as the decimal of this type; the
+    numerator is shifted by `places` first.
+    """
+    above, below = numerator.shifted(max(places, 0)), denominator.shifted(max(-places, 0))
+    most = max(above.most, below.most)
+    found = _half_up(above.text, below.text)
+    if most > NATIVE_DIGITS:
+        native = f"BETWEEN -{10**NATIVE_DIGITS} AND {10**NATIVE_DIGITS}"
+        few = _half_up(*(f"CAST({each.text} AS BIGINT)" for each in (above, below)))
+        are_few = f"{above.text} {native} AND {below.text} {native}"
+        found = f"(CASE WHEN {are_few} THEN CAST({few} AS HUGEINT) ELSE {found} END)"
+    return scaled(Digits(found, most), kind)
+
+
+def _half_up(numerator: str, denominator: str) -> str:
+    return f"((2 * {numerator} + sign({numerator}) * abs({denominator})) // (2 * {denominator}))"
 
 
 _BITS = 40
@@ -372,12 +412,16 @@ def _average_of_ints(call: DuckCall) -> str:
     return f"(CASE WHEN {_n(call)} > 0 THEN CAST({_sum(call)} AS DOUBLE) / CAST({_n(call)} AS DOUBLE) END)"
 
 
+def _counted(count: str) -> Digits:
+    return Digits(f"CAST({count} AS HUGEINT)", NATIVE_DIGITS + 1)
+
+
 def _average_of_decimals(call: DuckCall) -> str:
     scale = call.digits(0)[1]
     kind = _sum_type(call.expression)
     digits = unscaled(cast(_sum(call), kind), *(decimal_of(kind) or (0, 0)))
     places = (decimal_of(call.type) or (0, 0))[1] - scale
-    found = quotient(digits, places, f"CAST({_n(call)} AS HUGEINT)", call.type)
+    found = quotient(digits, places, _counted(_n(call)), call.type)
     return f"(CASE WHEN {_n(call)} > 0 THEN {found} END)"
 
 
@@ -508,7 +552,7 @@ def _average_of(call: DuckCall) -> str:
     else:
         precision, scale = call.digits(0)
         places = (decimal_of(call.type) or (0, 0))[1] - scale
-        found = quotient(unscaled(total, precision, scale), places, f"CAST({count} AS HUGEINT)", call.type)
+        found = quotient(unscaled(total, precision, scale), places, _counted(count), call.type)
     return f"(CASE WHEN {count} > 0 THEN {found} END)"
 
 

@@ -9,6 +9,7 @@ from iscp.algebra.algebra import Expr
 from iscp.algebra.duck_aggregates import (
     EXACT_DOUBLE_MAX,
     NATIVE_DIGITS,
+    Digits,
     DuckCall,
     Entry,
     Refusal,
@@ -28,7 +29,6 @@ from iscp.algebra.duck_aggregates import (
     raised,
     rescaled,
     same,
-    shifted,
     spelled,
     unscaled,
     whole_constant,
@@ -140,26 +140,30 @@ def _native_decimals(sign: str) -> Callable[[DuckCall], str]:
     return text
 
 
-def _common(call: DuckCall) -> tuple[str, str, int]:
+def _common(call: DuckCall) -> tuple[Digits, Digits, int]:
     """Return the digits of two decimals (or whole numbers) with the same places, and these."""
     (p1, s1), (p2, s2) = call.digits(0), call.digits(1)
     scale = max(s1, s2)
-    left = shifted(unscaled(call.args[0], p1, s1), scale - s1)
-    return left, shifted(unscaled(call.args[1], p2, s2), scale - s2), scale
+    left, right = unscaled(call.args[0], p1, s1), unscaled(call.args[1], p2, s2)
+    return left.shifted(scale - s1), right.shifted(scale - s2), scale
+
+
+def _computed(left: Digits, sign: str, right: Digits, most: int) -> Digits:
+    return Digits(f"({left.text} {sign} {right.text})", most)
 
 
 def _capped_sum(sign: str) -> Callable[[DuckCall], str]:
     def text(call: DuckCall) -> str:
         left, right, scale = _common(call)
-        return rescaled(f"({left} {sign} {right})", scale, call.type)
+        return rescaled(_computed(left, sign, right, max(left.most, right.most) + 1), scale, call.type)
 
     return text
 
 
 def _capped_product(call: DuckCall) -> str:
     (p1, s1), (p2, s2) = call.digits(0), call.digits(1)
-    found = f"({unscaled(call.args[0], p1, s1)} * {unscaled(call.args[1], p2, s2)})"
-    return rescaled(found, s1 + s2, call.type)
+    left, right = unscaled(call.args[0], p1, s1), unscaled(call.args[1], p2, s2)
+    return rescaled(_computed(left, "*", right, left.most + right.most), s1 + s2, call.type)
 
 
 def _zero(call: DuckCall) -> str:
@@ -180,7 +184,7 @@ def _divided_decimals(call: DuckCall) -> str:
 
 def _whole_quotient(call: DuckCall) -> str:
     left, right, _ = _common(call)
-    return _undivided(call, cast(f"({left} // {right})", "long"))
+    return _undivided(call, cast(f"({left.text} // {right.text})", "long"))
 
 
 def _remainder_of_ints(call: DuckCall) -> str:
@@ -191,7 +195,7 @@ def _remainder_of_ints(call: DuckCall) -> str:
 
 def _remainder_of_decimals(call: DuckCall) -> str:
     left, right, scale = _common(call)
-    return _undivided(call, rescaled(f"({left} % {right})", scale, call.type))
+    return _undivided(call, rescaled(_computed(left, "%", right, right.most), scale, call.type))
 
 
 def _pmod(call: DuckCall) -> str:
