@@ -331,6 +331,13 @@ def moment_text(value: str, count: str, total: Callable[[str], str]) -> str:
     return f"exact_moment({_listed((count, *map(total, (*parts, *products))))})"
 
 
+def whole_moment_text(value: str, count: str, total: Callable[[str], str]) -> str:
+    """Return `moment_text` of doubles that are whole numbers of 32 bits: three sums in place of fifteen."""
+    whole = f"CAST({value} AS BIGINT)"
+    found = [count, total(whole), *["0"] * (PARTS - 1), total(f"{whole} * {whole}"), *["0"] * (len(_PRODUCTS) - 1)]
+    return f"exact_moment({_listed(found)})"
+
+
 def whole_sum_text(total: str) -> str:
     """Return the text of the nearest double to a whole number."""
     return f"exact_sum({_listed((total, *['0'] * (PARTS - 1)))})"
@@ -455,9 +462,16 @@ def _exact_average_of_ints(call: DuckCall) -> str:
     return f"(CASE WHEN {_n(call)} > 0 THEN {total} / CAST({_n(call)} AS DOUBLE) END)"
 
 
+def _is_small(call: DuckCall) -> bool:
+    """Return whether the values are whole numbers of 32 bits at most, which Spark casts to doubles."""
+    (value,) = call.expression.args
+    kind = value.args[0].type if value.op == "Cast" else value.type
+    return kind in ("byte", "short", "integer")
+
+
 def _deviation(sample: bool, root: bool) -> Callable[[DuckCall], str]:
     def text(call: DuckCall) -> str:
-        moment = moment_text(_double(call), _n(call), _total(call))
+        moment = (whole_moment_text if _is_small(call) else moment_text)(_double(call), _n(call), _total(call))
         found = f"{moment} / (CAST({_n(call)} AS DOUBLE){' - 1' if sample else ''})"
         return f"(CASE WHEN {_n(call)} > {int(sample)} THEN {f'sqrt({found})' if root else found} END)"
 

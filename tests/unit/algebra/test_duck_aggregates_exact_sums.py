@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iscp.algebra.duck_aggregates import moment_text, sum_text
+from iscp.algebra.duck_aggregates import moment_text, sum_text, whole_moment_text
 from iscp.algebra.duck_engine import DuckEngine, NotComputedError
 
 ENGINE = DuckEngine()
@@ -40,6 +40,17 @@ def computed(values: Sequence[float]) -> tuple[float, float]:
         text = f"SELECT {sum_text('x', total)}, {moment_text('x', 'count(x)', total)} FROM t"
         (row,) = cursor.rows(text, schema).to_pylist()
     return row["s"], row["m"]
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=12))
+@example([-(2**31)] * 12)
+def test_whole_numbers_have_the_moment_that_they_have_as_doubles(values: list[int]) -> None:
+    _, exact = computed([*map(float, values)])
+    with ENGINE.cursor() as cursor:
+        cursor.define("t", pa.table({"x": pa.array([*map(float, values)], pa.float64())}))
+        text = f"SELECT {whole_moment_text('x', 'count(x)', lambda each: f'sum({each})')} FROM t"
+        (row,) = cursor.rows(text, pa.schema([("m", pa.float64())])).to_pylist()
+    assert row["m"] == exact
 
 
 @given(st.lists(VALUES, min_size=1, max_size=12))
