@@ -332,15 +332,25 @@ def moment_text(value: str, count: str, total: Callable[[str], str]) -> str:
 
 
 def whole_moment_text(value: str, count: str, total: Callable[[str], str]) -> str:
-    """Return `moment_text` of doubles that are whole numbers of 32 bits: three sums in place of fifteen."""
+    """Return `moment_text` of doubles that are whole numbers of 32 bits: three sums in place of fifteen.
+
+    A quotient of two whole numbers that doubles hold is rounded once, as Spark's is: it lies too far from the middle of
+    two doubles for forty digits to make it one.
+    """
     whole = f"CAST({value} AS BIGINT)"
-    found = [count, total(whole), *["0"] * (PARTS - 1), total(f"{whole} * {whole}"), *["0"] * (len(_PRODUCTS) - 1)]
-    return f"exact_moment({_listed(found)})"
+    one, two, many = total(whole), total(f"{whole} * {whole}"), f"CAST({count} AS HUGEINT)"
+    found = _listed([count, one, *["0"] * (PARTS - 1), two, *["0"] * (len(_PRODUCTS) - 1)])
+    difference = f"({many} * {two} - {one} * {one})"
+    few = f"{difference} <= {EXACT_DOUBLE_MAX} AND {count} <= {EXACT_DOUBLE_MAX}"
+    return (
+        f"(CASE WHEN {few} THEN CAST({difference} AS DOUBLE) / CAST({count} AS DOUBLE) ELSE exact_moment({found}) END)"
+    )
 
 
 def whole_sum_text(total: str) -> str:
     """Return the text of the nearest double to a whole number."""
-    return f"exact_sum({_listed((total, *['0'] * (PARTS - 1)))})"
+    found = f"exact_sum({_listed((total, *['0'] * (PARTS - 1)))})"
+    return f"(CASE WHEN abs({total}) <= {EXACT_DOUBLE_MAX} THEN CAST({total} AS DOUBLE) ELSE {found} END)"
 
 
 def _listed(numbers: Iterable[str]) -> str:
