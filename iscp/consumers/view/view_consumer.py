@@ -224,7 +224,7 @@ class ViewConsumer(Consumer):
         scans = query.scans(spans)
         choice = choose_strategy(self._view.policy, spans.bytes, total, known.samples, scans, known.changes)
         if choice.strategy is Strategy.FULL:
-            self._refreshes.learn_changes(found=False)
+            self._refreshes.learn("changes", found=False)
             return self._recompute(context, end, choice.reason, warn=False)
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
@@ -239,7 +239,7 @@ class ViewConsumer(Consumer):
             return self._unchanged(context, end, _NOTHING_BY_TIME)
         position, rows = written
         self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
-        self._refreshes.learn_changes(found=True)
+        self._refreshes.learn("changes", found=True)
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
     def _follow_directly(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
@@ -260,7 +260,7 @@ class ViewConsumer(Consumer):
             return self._abandon(Strategy.DIRECT, context, end, spans, began_s)
         if done is None:
             return None
-        self._refreshes.learn_changes(found=True)
+        self._refreshes.learn("changes", found=True)
         is_slow = self._now_s() - began_s >= budget_s / 2
         if is_slow or any(each.strategy is Strategy.DIRECT for each in known.samples):
             self._remember(Strategy.DIRECT, spans.bytes, began_s)
@@ -280,7 +280,7 @@ class ViewConsumer(Consumer):
         pays it.
         """
         reason = f"changes took {self._now_s() - began_s:.2g} s, as long as a full one, and were given up"
-        self._refreshes.learn_changes(found=False)
+        self._refreshes.learn("changes", found=False)
         done = self._recompute(context, end, reason, warn=False)
         self._remember(strategy, spans.bytes, began_s)
         return done
@@ -390,7 +390,7 @@ class ViewConsumer(Consumer):
             if history.searches.is_due or not history.scans.is_due:
                 done = self._write_net(context, refresh, tag)
         finally:
-            self._refreshes.learn_search(found=done is not None)
+            self._refreshes.learn("searches", found=done is not None)
         return done
 
     def _write_net(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
@@ -431,14 +431,14 @@ class ViewConsumer(Consumer):
         except OutOfTimeError:  # what it took is remembered
             raise
         except NotComputedError:
-            self._refreshes.learn_scan(found=False)
+            self._refreshes.learn("scans", found=False)
             raise
-        self._refreshes.learn_scan(found=done is not None)
+        self._refreshes.learn("scans", found=done is not None)
         return done
 
     def _scan(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         size, done = self._source.size(self._target, context.position.base_version).bytes, None
-        if size <= READ_LIMITS.difference:
+        if size <= refresh.tables.limits.difference:
             done = self._write_all_here(context, refresh, tag, "its result is small")
         return done or self._write_net(context, refresh, tag)
 
@@ -609,7 +609,7 @@ class ViewConsumer(Consumer):
             return replace_few(context, self._sink, rows, tag)
         is_due = self._refreshes.history.differences.is_due
         done = replace_differing(context, self._sink, rows, tag) if is_due else None
-        self._refreshes.learn_difference(found=done is not None)
+        self._refreshes.learn("differences", found=done is not None)
         return done
 
     def _write(self, context: ConsumeContext, rows: DataFrame, tag: CommitTag) -> Consumed:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, log, prod
 from statistics import median
+from typing import Any, Literal, get_args
 
 from iscp.model.query_plan import (
     CHANGED_ROWS,
@@ -307,11 +308,15 @@ class Trials:
         return Trials(pause, pause)
 
 
+TrialName = Literal["differences", "changes", "searches", "scans"]
+"""What is tried: a recomputation that finds few rows that differ, changes, a search for the rows of changed keys, and
+a scan of whole tables.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RefreshHistory:
-    """The record of a view's former refreshes: what they took, and the trials of differences, of changes, of searches
-    for the rows of changed keys, and of scans of whole tables.
-    """
+    """The record of a view's former refreshes: what they took, and what was tried."""
 
     samples: tuple[RefreshSample, ...] = ()
     differences: Trials = Trials()
@@ -319,16 +324,21 @@ class RefreshHistory:
     searches: Trials = Trials()
     scans: Trials = Trials()
 
+    def of(self, name: TrialName) -> Trials:
+        found: Trials = getattr(self, name)
+        return found
+
+    def after(self, name: TrialName, *, found: bool) -> RefreshHistory:
+        """Return the record after a refresh where what is tried under this name served, or did not."""
+        first = CHANGES_PASSED_OVER if name == "changes" else 1
+        trials: dict[str, Any] = {name: self.of(name).after(found=found, first=first)}
+        return replace(self, **trials)
+
 
 def refreshes_to_json(history: RefreshHistory) -> bytes:
     found = [[each.strategy, each.bytes, each.took_s] for each in history.samples]
-    trials = {name: [each.pause, each.left] for name, each in _trials_of(history).items()}
+    trials = {name: [history.of(name).pause, history.of(name).left] for name in get_args(TrialName)}
     return json.dumps({"samples": found, **trials}).encode()
-
-
-def _trials_of(history: RefreshHistory) -> dict[str, Trials]:
-    names = ("differences", "changes", "searches", "scans")
-    return {name: getattr(history, name) for name in names}
 
 
 def refreshes_from_json(content: bytes) -> RefreshHistory:
@@ -343,7 +353,7 @@ def refreshes_from_json(content: bytes) -> RefreshHistory:
             RefreshSample(Strategy(strategy), exact_int(size, "bytes", 0), exact_float(took_s, "took_s", 0.0))
             for strategy, size, took_s in found["samples"]
         )
-        trials = {name: _trials_from(found[name], name) for name in _trials_of(RefreshHistory())}
+        trials = {name: _trials_from(found[name], name) for name in get_args(TrialName)}
         return RefreshHistory(samples, **trials)
     except (ValueError, TypeError, KeyError, RecursionError):
         return RefreshHistory()

@@ -38,9 +38,9 @@ from iscp.spark.spark_engine import heap_share_of
 from iscp.views.analysis.query_analysis import AnalyzedQuery, algebra_of, analyze_query, depth_of_stored
 from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.refresh.refresh_choice import (
-    CHANGES_PASSED_OVER,
     RefreshHistory,
     RefreshSample,
+    TrialName,
     refreshes_from_json,
     refreshes_to_json,
     with_sample,
@@ -154,22 +154,8 @@ class RefreshNote:
     def remember(self, sample: RefreshSample) -> None:
         self._learn(replace(self.history, samples=with_sample(self.history.samples, sample)))
 
-    def learn_difference(self, *, found: bool) -> None:
-        """Remember whether a recomputation found few rows that differ."""
-        self._learn(replace(self.history, differences=self.history.differences.after(found=found)))
-
-    def learn_changes(self, *, found: bool) -> None:
-        """Remember whether the view was refreshed by changes; it was not where all rows are expected to be faster."""
-        trials = self.history.changes.after(found=found, first=CHANGES_PASSED_OVER)
-        self._learn(replace(self.history, changes=trials))
-
-    def learn_search(self, *, found: bool) -> None:
-        """Remember whether rows were found by their keys; they were not where a scan of whole tables is faster."""
-        self._learn(replace(self.history, searches=self.history.searches.after(found=found)))
-
-    def learn_scan(self, *, found: bool) -> None:
-        """Remember whether a scan of whole tables served; it did not where there are too many rows for this process."""
-        self._learn(replace(self.history, scans=self.history.scans.after(found=found)))
+    def learn(self, name: TrialName, *, found: bool) -> None:
+        self._learn(self.history.after(name, found=found))
 
     def store(self) -> None:
         """Store what was remembered since; of processes that do so at once the last one's counts."""

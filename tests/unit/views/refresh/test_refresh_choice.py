@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from iscp.model.query_plan import ChangeCost, JoinSide, Operator, OperatorKind, OperatorUpkeep, upkeep_of
 from iscp.views.refresh.refresh_choice import (
     BUDGET_LEAST_S,
-    CHANGES_PASSED_OVER,
     COLD_FACTOR,
     MAGNITUDE,
     MAGNITUDE_SAMPLES_MAX,
@@ -466,7 +465,7 @@ def refreshed(history: RefreshHistory, direct_s: float, spark_s: float, full_s: 
         known = replace(history, samples=with_sample(history.samples, RefreshSample(strategy, size, took_s)))
         if changes is None:
             return known
-        return replace(known, changes=known.changes.after(found=changes, first=CHANGES_PASSED_OVER))
+        return known.after("changes", found=changes)
 
     given = (Policy.AUTO, 1_000, 1_000_000_000, history.samples)
     if budget_s := direct_budget_s(*given, history.changes):
