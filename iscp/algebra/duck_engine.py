@@ -42,7 +42,6 @@ _SETTINGS: Mapping[str, str | int] = {
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",  # a name is never that of a variable of this program
     "preserve_insertion_order": "false",
-    "disabled_optimizers": "common_subplan",  # the statement says what is computed once; this one undoes it for joins
     "lock_configuration": "true",
 }
 

@@ -48,9 +48,6 @@ EXPRESSION_CHARS_MAX = 200_000
 STATEMENT_CHARS_MAX = 4_000_000
 """Characters of a statement; a query with a longer one is left to Spark."""
 
-INLINED_MAX = 6
-"""Places in which a join, a filter or a table is computed anew for each; beyond them once for all."""
-
 GROWTH_MAX = 64
 """Texts of which a text may be put together; one of more, which could fill the memory, is left to Spark."""
 
@@ -202,8 +199,8 @@ class _Writer:
         text = self._relation(relation) if same in (None, relation) else self._rename(same, relation)
         self.written += 1
         name = self.names[id(relation)] = f"r{self.written}"
-        shared = same is relation and _is_shared(relation, self.uses[shape])
-        self.parts.append(f"{name} AS {'' if shared else 'NOT '}MATERIALIZED ({text})")
+        shared = same is relation and self.uses[shape] > 1
+        self.parts.append(f"{name} AS {'MATERIALIZED ' if shared else ''}({text})")
         return name
 
     def _rename(self, same: Rel, relation: Rel) -> str:
@@ -530,24 +527,13 @@ class _Shapes:
                 return value if isinstance(value, Hashable) else id(value)
 
 
-def _is_shared(relation: Rel, uses: int) -> bool:
-    """Return whether rows are computed once for all that read them. Others are computed for each: DuckDB then filters
-    them as each needs, before they are joined.
-    """
-    return uses > INLINED_MAX or (uses > 1 and isinstance(relation, Group | Windowed | Limit))
-
-
 def _uses_of(root: Rel, shapes: _Shapes) -> Counter[int]:
-    """Return how often the relations of each shape are computed, but for those that are computed once."""
-    order, waiting = dict[int, Rel](), [(root, False)]
+    """Return how often the relations of each shape are read."""
+    found: Counter[int] = Counter()
+    waiting = [root]
     while waiting:
-        each, done = waiting.pop()
-        if done:
-            order.setdefault(shapes.of(each), each)
-        elif shapes.of(each) not in order:
-            waiting += ((each, True), *((below, False) for below in (*each.inputs, *each.subqueries)))
-    found = Counter({shapes.of(root): 1})
-    for shape, each in reversed(order.items()):
-        for below in (*each.inputs, *each.subqueries):
-            found[shapes.of(below)] += 1 if _is_shared(each, found[shape]) else found[shape]
+        each = waiting.pop()
+        found[shapes.of(each)] += 1
+        if found[shapes.of(each)] == 1:
+            waiting += (*each.inputs, *each.subqueries)
     return found
