@@ -29,6 +29,9 @@ from iscp.algebra.result_types import DECIMAL_DIGITS_MAX, DIGITS, FLOATS, VOID, 
 NATIVE_DIGITS = 18
 """Digits up to which DuckDB multiplies decimals in 64 bits, and raises where the product has more."""
 
+TRIED_CHARS_MAX = 1_000
+"""Characters of a number's text up to which each value is tried in 64 bits, which repeats the text up to five times."""
+
 EXACT_DOUBLE_MAX = 2**53
 """The greatest number up to which every whole number is a double."""
 
@@ -236,7 +239,7 @@ def unscaled(text: str, precision: int, scale: int) -> Digits:
     if wide + scale < DECIMAL_DIGITS_MAX:
         found = _digits_within(text, wide, scale)
     native = NATIVE_DIGITS - 1 - scale
-    if native > scale:  # most numbers have few digits, whatever their type allows
+    if native > scale and len(text) <= TRIED_CHARS_MAX:  # most numbers have few digits, whatever their type allows
         most, few = 10 ** (native - scale) - 1, _digits_within(text, native, scale)
         found = f"(CASE WHEN {text} BETWEEN -{most} AND {most} THEN CAST({few} AS HUGEINT) ELSE {found} END)"
     return Digits(found, max(precision, NATIVE_DIGITS + 1))
@@ -278,7 +281,7 @@ def quotient(numerator: Digits, places: int, denominator: Digits, kind: str) -> 
     above, below = numerator.shifted(max(places, 0)), denominator.shifted(max(-places, 0))
     most = max(above.most, below.most)
     found = _half_up(above.text, below.text)
-    if most > NATIVE_DIGITS:
+    if most > NATIVE_DIGITS and len(above.text) + len(below.text) <= TRIED_CHARS_MAX:
         native = f"BETWEEN -{10**NATIVE_DIGITS} AND {10**NATIVE_DIGITS}"
         few = _half_up(*(f"CAST({each.text} AS BIGINT)" for each in (above, below)))
         are_few = f"{above.text} {native} AND {below.text} {native}"

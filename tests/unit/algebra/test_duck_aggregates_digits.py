@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
+from itertools import pairwise
 
 import duckdb
 import pyarrow as pa
@@ -83,3 +84,16 @@ def test_quotients_are_rounded_half_away_from_zero(
     with localcontext(EXACT):
         exact = [(Decimal(one).scaleb(places) / other).quantize(Decimal(1)) for one, other in pairs]
     assert found == exact
+
+
+@pytest.mark.parametrize("digits", [(17, 2), (27, 4), (38, 6)])
+def test_quotients_of_quotients_stay_short(digits: tuple[int, int]) -> None:
+    """Texts grow as fast as a rounded quotient needs them twice, however each value is tried."""
+    text, kind = "c12", "decimal({},{})".format(*digits)
+    lengths = []
+    for _ in range(6):
+        text = quotient(unscaled(text, *digits), digits[1], unscaled(text, *digits), kind)
+        lengths.append(len(text))
+    plain = max(later / before for before, later in pairwise(lengths[2:]))
+    assert plain < 8, lengths
+    assert lengths[1] < 20_000
