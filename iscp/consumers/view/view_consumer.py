@@ -438,7 +438,7 @@ class ViewConsumer(Consumer):
 
     def _scan(self, context: ConsumeContext, refresh: DuckRefresh, tag: CommitTag) -> Refreshed | None:
         size, done = self._source.size(self._target, context.position.base_version).bytes, None
-        if size <= refresh.tables.limits.difference:
+        if size <= READ_LIMITS.difference:
             done = self._write_all_here(context, refresh, tag, "its result is small")
         return done or self._write_net(context, refresh, tag)
 
