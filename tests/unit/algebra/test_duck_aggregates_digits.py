@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from iscp.algebra.duck_aggregates import NATIVE_DIGITS, Digits, quotient, scaled, unscaled
-from iscp.algebra.duck_engine import define_functions
 from iscp.algebra.result_types import DECIMAL_DIGITS_MAX
 
 DRAW = random.Random(5)
@@ -27,7 +26,6 @@ EXACT = Context(prec=3 * DECIMAL_DIGITS_MAX, rounding=ROUND_HALF_UP)
 @pytest.fixture(scope="module")
 def ducks() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect(config={"threads": 1}) as database:
-        define_functions(database)
         database.register("texts", pa.table({"t": [str(each) for each in WHOLE]}))
         database.execute("CREATE TABLE digits AS SELECT t::HUGEINT h FROM texts")
         yield database
