@@ -49,6 +49,11 @@ def nodes_of_tasks(cluster: ManyNodes) -> set[str]:
     return {json.loads(value)["node"] for key, value in keys(cluster).items() if key.startswith("tasks/")}
 
 
+def jobs_of_builds(cluster: ManyNodes, source: str) -> list[tuple[str, ...]]:
+    """A job that is registered while others are built joins their build with its own tasks."""
+    return [build.jobs for build in cluster.client.builds.list(source)]
+
+
 def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
     source = cluster.table("orders", rows(0))
     for number in range(1, FILES):
@@ -123,8 +128,9 @@ def is_over(cluster: ManyNodes) -> bool:
 def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: ManyNodes) -> None:
     source, jobs = begin(cluster)
     wait_for("both nodes have tasks", lambda: len(nodes_of_tasks(cluster)) == 2)
+    wait_for("all jobs are in one build", lambda: jobs_of_builds(cluster, source) == [("feed", "one", "two", "view")])
     (build,) = cluster.client.builds.list(source)
-    assert (build.jobs, build.state) == (("feed", "one", "two", "view"), BuildStage.BUILDING)
+    assert build.state is BuildStage.BUILDING
     assert {task.node_id for task in build.tasks} == {"iscp-0", "iscp-1"}
     assert (build.rows_total, build.bytes_total > 0) == (FILES * ROWS, True)
     with pytest.raises(InvalidRequest, match="none of the ranges"):
