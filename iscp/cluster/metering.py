@@ -34,15 +34,19 @@ from iscp.model.api.api_requests import SearchAnswer, SearchRequest
 from iscp.model.build.build_progress import BuildStage, JobBuild, KnownBuilds, share_done
 from iscp.model.job.iteration import Iteration, JobOutcome, Purpose, Usage, UsagePart
 from iscp.model.job.job_row import JobRow, JobState, Reason, further_tables
-from iscp.model.metrics import build_metrics, job_metrics, view_metrics
-from iscp.model.metrics import iteration_metrics as metrics
-from iscp.model.metrics import node_metrics as node_metrics
-from iscp.model.metrics import owner_metrics as owner_metrics
-from iscp.model.metrics.feed_metrics import CursorLag, cursor_readings
-from iscp.model.metrics.index_metrics import SEARCH_DURATION, figure_readings
-from iscp.model.metrics.iteration_metrics import RETRIES, WAIT
+from iscp.model.metrics import declared_metrics as metrics
+from iscp.model.metrics.declared_metrics import INDEX_SEARCH_DURATION, ITERATION_RETRIES, ITERATION_WAIT
 from iscp.model.metrics.metric import ERROR, KIND, MetricReading
-from iscp.model.metrics.most_behind import JobLag, chain_lags, lag_readings, whole_jobs
+from iscp.model.metrics.metric_readings import (
+    CursorLag,
+    JobLag,
+    chain_lags,
+    cursor_readings,
+    figure_readings,
+    lag_readings,
+    reason_class,
+    whole_jobs,
+)
 from iscp.model.protocol.events import Reports
 from iscp.model.protocol.messages import SourceSeen
 from iscp.model.spec.spec import INDEX_KINDS
@@ -74,7 +78,7 @@ class MeteredRunner:
         except BaseException as error:
             took_s, code = self._clock.monotonic_s() - began_s, error_code(error)
             for row in iteration.jobs:
-                self._meter.record(metrics.DURATION, took_s, _attributes(row, iteration.purpose.value, code))
+                self._meter.record(metrics.ITERATION_DURATION, took_s, _attributes(row, iteration.purpose.value, code))
             raise
         took_s = self._clock.monotonic_s() - began_s
         for outcome in outcomes:
@@ -89,28 +93,28 @@ class MeteredRunner:
         strategy = (outcome.strategy or outcome.data_type.value) if applies else iteration.purpose.value
         attributes = _attributes(outcome.row, strategy, ErrorCode.OK)
         failed = {ERROR.name: _error_name(outcome.error_code)} if not outcome.ok else {}
-        self._meter.record(metrics.DURATION, took_s, attributes | failed)
-        self._meter.record(metrics.ROWS, outcome.rows, attributes)
-        self._meter.record(metrics.IO, outcome.bytes, attributes)
+        self._meter.record(metrics.ITERATION_DURATION, took_s, attributes | failed)
+        self._meter.record(metrics.ITERATION_ROWS, outcome.rows, attributes)
+        self._meter.record(metrics.ITERATION_IO, outcome.bytes, attributes)
         if outcome.usage is not None:
             self._record_usage(outcome.usage, attributes)
         if outcome.ok and outcome.strategy and attributes[KIND.name] == "view":
-            why = view_metrics.reason_class(outcome.strategy, outcome.strategy_reason)
-            given = {metrics.STRATEGY.name: outcome.strategy, view_metrics.REASON.name: why}
-            self._meter.record(view_metrics.REFRESHES, 1, given)
+            why = reason_class(outcome.strategy, outcome.strategy_reason)
+            given = {metrics.ITERATION_STRATEGY.name: outcome.strategy, metrics.VIEW_REASON.name: why}
+            self._meter.record(metrics.VIEW_REFRESHES, 1, given)
 
     def _record_usage(self, usage: Usage, attributes: Mapping[str, str]) -> None:
         for part in (UsagePart.READ, UsagePart.COMPUTE, UsagePart.COMMIT):
             took_s = usage.seconds()[part]
-            self._meter.record(metrics.PARTS, took_s, {**attributes, metrics.PART.name: part.value})
-        self._meter.record(metrics.ROWS_READ, usage.rows_read, attributes)
-        self._meter.record(metrics.IO_READ, usage.bytes_read, attributes)
-        self._meter.record(metrics.CONFLICTS, usage.conflicts, attributes)
+            self._meter.record(metrics.ITERATION_PARTS, took_s, {**attributes, metrics.ITERATION_PART.name: part.value})
+        self._meter.record(metrics.ITERATION_ROWS_READ, usage.rows_read, attributes)
+        self._meter.record(metrics.ITERATION_IO_READ, usage.bytes_read, attributes)
+        self._meter.record(metrics.ITERATION_CONFLICTS, usage.conflicts, attributes)
 
 
 def _attributes(row: JobRow, strategy: str, code: int) -> dict[str, str]:
     failed = {ERROR.name: _error_name(code)} if code != ErrorCode.OK else {}
-    return {KIND.name: kind_of(row), metrics.STRATEGY.name: strategy, **failed}
+    return {KIND.name: kind_of(row), metrics.ITERATION_STRATEGY.name: strategy, **failed}
 
 
 def kind_of(row: JobRow) -> str:
@@ -137,8 +141,8 @@ class HistoryMeter:
     def take(self, news: Reports) -> None:
         for entry in news.history:
             if entry.usage is not None:
-                self._meter.record(WAIT, entry.usage.wait_s, {})
-                self._meter.record(RETRIES, 1 if entry.usage.retries else 0, {})
+                self._meter.record(ITERATION_WAIT, entry.usage.wait_s, {})
+                self._meter.record(ITERATION_RETRIES, 1 if entry.usage.retries else 0, {})
 
 
 class MeteredSearch:
@@ -157,7 +161,7 @@ class MeteredSearch:
             failed = {ERROR.name: error_code(error).name}
             raise
         finally:
-            self._meter.record(SEARCH_DURATION, self._clock.monotonic_s() - began_s, failed)
+            self._meter.record(INDEX_SEARCH_DURATION, self._clock.monotonic_s() - began_s, failed)
 
     def close(self) -> None:
         self._service.close()
@@ -306,36 +310,36 @@ class OwnerReadings:
             writer = self._owner.current_writer()
             seen = self._owner.query(_read)
         except (NotOwner, Unavailable):  # another node is, or nobody is for a moment
-            yield MetricReading(owner_metrics.LEADS, 0)
+            yield MetricReading(metrics.OWNER_LEADS, 0)
             return
-        yield MetricReading(owner_metrics.LEADS, 1)
+        yield MetricReading(metrics.OWNER_LEADS, 1)
         yield from self._of_cluster(seen)
         yield from self._of_jobs(writer, seen)
         yield from self._of_builds()
 
     def _of_cluster(self, seen: _OwnedCluster) -> Iterator[MetricReading]:
-        yield MetricReading(owner_metrics.NODES, seen.nodes)
+        yield MetricReading(metrics.OWNER_NODES, seen.nodes)
         for state in ShardState:
             yield MetricReading(
-                owner_metrics.SHARDS, seen.states.get(state.value, 0), {owner_metrics.STATE.name: state.value}
+                metrics.OWNER_SHARDS, seen.states.get(state.value, 0), {metrics.OWNER_STATE.name: state.value}
             )
-        yield MetricReading(owner_metrics.MOVING, seen.moving)
+        yield MetricReading(metrics.OWNER_MOVING, seen.moving)
         for decision, count in self._owner.decisions.counts().items():
-            yield MetricReading(owner_metrics.DECISIONS, count, {owner_metrics.DECISION.name: decision})
+            yield MetricReading(metrics.OWNER_DECISIONS, count, {metrics.OWNER_DECISION.name: decision})
         if seen.checkpoint_at_s:
-            yield MetricReading(owner_metrics.CHECKPOINT_AGE, max(0.0, self._clock.now_s() - seen.checkpoint_at_s))
-        yield MetricReading(owner_metrics.LOG_COMMITS, self._owner.log_commits)
+            yield MetricReading(metrics.OWNER_CHECKPOINT_AGE, max(0.0, self._clock.now_s() - seen.checkpoint_at_s))
+        yield MetricReading(metrics.OWNER_LOG_COMMITS, self._owner.log_commits)
 
     def _of_jobs(self, writer: LogWriter, seen: _OwnedCluster) -> Iterator[MetricReading]:
         for (state, reason), jobs in writer.read(_count_jobs).items():
-            names = {job_metrics.STATE.name: state.value, job_metrics.REASON.name: reason.value}
-            yield MetricReading(job_metrics.JOBS, jobs, names)
+            names = {metrics.JOB_STATE.name: state.value, metrics.JOB_REASON.name: reason.value}
+            yield MetricReading(metrics.JOB_COUNT, jobs, names)
         rows, now_s = writer.read(lambda book: book.rows()), self._clock.now_s()
         lags = whole_jobs(self._lag(row, seen, now_s) for row in rows if row.drop_at_s is None)
         inputs = writer.read(lambda book: _inputs(book, lags))
         whole_s = chain_lags({each.row.registration: each.lag_s for each in lags}, inputs)
         lags = [each._replace(global_s=whole_s[each.row.registration]) for each in lags]
-        yield MetricReading(job_metrics.LATE, sum(is_late(each.row, each.lag_s) for each in lags))
+        yield MetricReading(metrics.JOB_LATE, sum(is_late(each.row, each.lag_s) for each in lags))
         yield from lag_readings(lags, self._named_max, kind_of)
 
     def _lag(self, row: JobRow, seen: _OwnedCluster, now_s: float) -> JobLag:
@@ -352,11 +356,11 @@ class OwnerReadings:
             return
         stages = Counter(each.stage for each in known.jobs)
         for stage in BuildStage:
-            yield MetricReading(build_metrics.BUILDS, stages[stage], {build_metrics.STAGE.name: stage.value})
+            yield MetricReading(metrics.BUILD_COUNT, stages[stage], {metrics.BUILD_STAGE.name: stage.value})
         building = [each for each in known.jobs if each.stage is not BuildStage.WAITING]
-        yield MetricReading(build_metrics.TASKS, sum(len(each.tasks) for each in building))
-        yield MetricReading(build_metrics.TASKS_RUNNING, len(known.running))
-        yield MetricReading(build_metrics.LEFT, sum(_left(each) for each in building))
+        yield MetricReading(metrics.BUILD_TASKS, sum(len(each.tasks) for each in building))
+        yield MetricReading(metrics.BUILD_TASKS_RUNNING, len(known.running))
+        yield MetricReading(metrics.BUILD_LEFT, sum(_left(each) for each in building))
 
 
 def _read(loop: OwnerLoop) -> _OwnedCluster:
@@ -422,13 +426,13 @@ class NodeReadings:
 
     def read(self) -> Iterator[MetricReading]:
         for name, count in self.counts().items():
-            counted = node_metrics.COUNTERS[name]
+            counted = metrics.NODE_COUNTERS[name]
             yield MetricReading(counted.metric, count, counted.attributes)
-        yield MetricReading(node_metrics.SLOTS, self.slots)
-        yield MetricReading(node_metrics.MEMORY, self.memory_bytes())
-        yield MetricReading(node_metrics.LEASE_VALID, self.lease_s())
-        yield MetricReading(node_metrics.PROBES, self.probes())
-        yield MetricReading(node_metrics.WATCH_EVENTS, self.watch_events())
+        yield MetricReading(metrics.NODE_SLOTS, self.slots)
+        yield MetricReading(metrics.NODE_MEMORY, self.memory_bytes())
+        yield MetricReading(metrics.NODE_LEASE_VALID, self.lease_s())
+        yield MetricReading(metrics.NODE_PROBES, self.probes())
+        yield MetricReading(metrics.NODE_WATCH_EVENTS, self.watch_events())
         if (heap := self.heap()) is not None:
-            yield MetricReading(node_metrics.HEAP_USED, heap.used)
-            yield MetricReading(node_metrics.HEAP_LIMIT, heap.limit)
+            yield MetricReading(metrics.NODE_HEAP_USED, heap.used)
+            yield MetricReading(metrics.NODE_HEAP_LIMIT, heap.limit)

@@ -40,9 +40,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry
 
-from iscp.model.metrics.declared_metrics import METRICS
+from iscp.model.metrics.declared_metrics import METRICS, NODE_EXPORT_FAILURES, NODE_READINGS_DROPPED
 from iscp.model.metrics.metric import DURATION_BUCKETS_S, DeclaredMetric, MetricKind, MetricReading
-from iscp.model.metrics.node_metrics import EXPORT_FAILURES, READINGS_DROPPED
 from iscp.model.values.untrusted_values import printable
 from iscp.ports.system import Clock
 from iscp.system.http_exchange import HttpPeers, exchange, failure_words
@@ -100,7 +99,7 @@ class ObservedReadings:
             self._refresh(source)
             for reading in source.last:
                 self._take(found, reading)
-        self._take(found, MetricReading(READINGS_DROPPED, self._dropped))
+        self._take(found, MetricReading(NODE_READINGS_DROPPED, self._dropped))
         now_ns = _nanoseconds(self._clock.now_s())
         return [self._exported(metric, readings.values(), now_ns) for metric, readings in found.values()]
 
@@ -271,12 +270,12 @@ class OpenTelemetryMeter:
         self.registry = CollectorRegistry()
         readers: list[MetricReader] = [PrometheusReader(self._observed, self.registry)]
         if otlp_endpoint:
-            exporter = CountingExporter(metrics_url(otlp_endpoint), lambda: self.record(EXPORT_FAILURES, 1, {}))
+            exporter = CountingExporter(metrics_url(otlp_endpoint), lambda: self.record(NODE_EXPORT_FAILURES, 1, {}))
             readers.append(CollectorReader(self._observed, exporter, interval_s))
         self._provider = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._instruments = self._create_instruments(version)
         self._known = _KnownValues()
-        self.record(EXPORT_FAILURES, 0, {})  # it is to be seen before it counts
+        self.record(NODE_EXPORT_FAILURES, 0, {})  # it is to be seen before it counts
 
     def record(self, metric: DeclaredMetric, value: float, attributes: Mapping[str, str]) -> None:
         self._instruments[metric.name](value, self._known.bounded(attributes))

@@ -12,15 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from iscp import changefeed
-from iscp.model.metrics import (
-    feed_metrics,
-    index_metrics,
-    iteration_metrics,
-    job_metrics,
-    node_metrics,
-    owner_metrics,
-    view_metrics,
-)
+from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.declared_metrics import METRICS
 from iscp.model.metrics.metric import DeclaredMetric
 from iscp.model.values.errors import IscpError
@@ -33,7 +25,7 @@ OF_THE_FORMAT = frozenset({"target_info"})
 """What OpenTelemetry's exporter adds: the node's attributes."""
 
 ABSENT = {each.name for each in METRICS if each.condition == "`security.authentication`"}
-ABSENT |= {index_metrics.UNEMBEDDED.name}
+ABSENT |= {metrics.INDEX_UNEMBEDDED.name}
 """The metrics that a node without authentication, and without an index of vectors, does not have."""
 
 Samples = Mapping[str, list[Sample]]
@@ -92,27 +84,27 @@ def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> Non
         with suppress(IscpError):
             client.search(words, "a")
         samples = scrape(address)
-        return not missing(samples) and value(samples, job_metrics.JOBS, iscp_job_state="error") > 0
+        return not missing(samples) and value(samples, metrics.JOB_COUNT, iscp_job_state="error") > 0
 
     wait_for("all that is declared is emitted", complete)
     found = scrape(address)
     assert set(found) - OF_THE_FORMAT <= {family_of(each) for each in METRICS}
 
-    assert value(found, owner_metrics.LEADS) == value(found, owner_metrics.NODES) == 1
-    assert value(found, job_metrics.JOBS) == 5
-    assert value(found, iteration_metrics.ROWS, iscp_kind="replica", iscp_strategy="snapshot") == 3
-    failed = [each for each in found[family_of(iteration_metrics.DURATION)] if each.labels["error_type"]]
+    assert value(found, metrics.OWNER_LEADS) == value(found, metrics.OWNER_NODES) == 1
+    assert value(found, metrics.JOB_COUNT) == 5
+    assert value(found, metrics.ITERATION_ROWS, iscp_kind="replica", iscp_strategy="snapshot") == 3
+    failed = [each for each in found[family_of(metrics.ITERATION_DURATION)] if each.labels["error_type"]]
     assert {each.labels["iscp_kind"] for each in failed} == {"view"}
-    assert value(found, view_metrics.REFRESHES, iscp_view_reason="first") == 1
-    assert value(found, index_metrics.ROWS, iscp_job="words") == 3
-    assert value(found, feed_metrics.COUNT) == 1
-    assert [each.labels["iscp_feed_cursor"] for each in found[family_of(feed_metrics.LAG)]] == ["mail"]
-    assert 0 < value(found, node_metrics.HEAP_USED) <= value(found, node_metrics.HEAP_LIMIT)
-    assert 0 < value(found, node_metrics.LEASE_VALID) <= 2
+    assert value(found, metrics.VIEW_REFRESHES, iscp_view_reason="first") == 1
+    assert value(found, metrics.INDEX_ROWS, iscp_job="words") == 3
+    assert value(found, metrics.FEED_COUNT) == 1
+    assert [each.labels["iscp_feed_cursor"] for each in found[family_of(metrics.FEED_LAG)]] == ["mail"]
+    assert 0 < value(found, metrics.NODE_HEAP_USED) <= value(found, metrics.NODE_HEAP_LIMIT)
+    assert 0 < value(found, metrics.NODE_LEASE_VALID) <= 2
     append(source, pa.table({"id": [4], "name": ["c"], "amount": [4]}))
     cluster.settle(copy)
     tail = {"iscp_kind": "replica", "iscp_strategy": "tail"}  # it is recorded when the iteration has ended
-    wait_for("the tail is counted", lambda: value(scrape(address), iteration_metrics.ROWS, **tail) == 1)
+    wait_for("the tail is counted", lambda: value(scrape(address), metrics.ITERATION_ROWS, **tail) == 1)
 
 
 @pytest.mark.spark

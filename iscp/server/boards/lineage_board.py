@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from iscp.model.metrics.most_behind import chain_lags
+from iscp.model.metrics.metric_readings import chain_lags
 from iscp.server.boards.freshness_board import FILTER_CHARS_MAX
 from iscp.server.boards.job_board import JobFacts, short
 

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
-from iscp.model.metrics import iteration_metrics, node_metrics
+from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
 from iscp.notices.open_telemetry_meter import CLOSE_S, CountingExporter, OpenTelemetryMeter
 from iscp.system.http_exchange import free_port
@@ -77,8 +77,8 @@ def collector() -> Iterator[Collector]:
 def meter_to(url: str, interval_s: float = 0.2) -> OpenTelemetryMeter:
     identity = {"service.name": "iscp", "service.instance.id": "n-1"}
     meter = OpenTelemetryMeter(identity, "1", SystemClock(), otlp_endpoint=url, interval_s=interval_s)
-    meter.observe(lambda: [MetricReading(node_metrics.SLOTS, 2)])
-    meter.record(iteration_metrics.ROWS, 3, {"iscp.kind": "view"})
+    meter.observe(lambda: [MetricReading(metrics.NODE_SLOTS, 2)])
+    meter.record(metrics.ITERATION_ROWS, 3, {"iscp.kind": "view"})
     return meter
 
 
@@ -87,7 +87,7 @@ def test_what_is_recorded_and_what_is_observed_is_exported_together(collector: C
     until(lambda: collector.requests)
     assert collector.requests[-1][0] == "/v1/metrics"
     found = collector.values()
-    assert (found[iteration_metrics.ROWS.name], found[node_metrics.SLOTS.name]) == (3, 2)
+    assert (found[metrics.ITERATION_ROWS.name], found[metrics.NODE_SLOTS.name]) == (3, 2)
     assert collector.identity().items() >= {"service.name": "iscp", "service.instance.id": "n-1"}.items()
     meter.close()
 
@@ -95,7 +95,7 @@ def test_what_is_recorded_and_what_is_observed_is_exported_together(collector: C
 def test_the_end_sends_what_was_counted_since_the_last_export(collector: Collector) -> None:
     meter = meter_to(collector.url, interval_s=3_600.0)
     meter.close()
-    assert collector.values()[iteration_metrics.ROWS.name] == 3
+    assert collector.values()[metrics.ITERATION_ROWS.name] == 3
 
 
 @pytest.mark.parametrize("status", [400, 307])
@@ -105,8 +105,8 @@ def test_exports_that_are_refused_are_counted_and_the_next_one_has_all(collector
     time.sleep(1.0)
     collector.status = 200
     until(lambda: collector.requests)
-    assert collector.values()[iteration_metrics.ROWS.name] == 3
-    until(lambda: collector.values()[node_metrics.EXPORT_FAILURES.name] >= 1)
+    assert collector.values()[metrics.ITERATION_ROWS.name] == 3
+    until(lambda: collector.values()[metrics.NODE_EXPORT_FAILURES.name] >= 1)
     meter.close()
 
 
@@ -115,7 +115,7 @@ def test_a_collector_that_is_away_delays_no_end_for_long(interval_s: float) -> N
     meter = meter_to(f"http://127.0.0.1:{free_port()}", interval_s)
     time.sleep(0.5)
     began_s = time.monotonic()
-    meter.record(iteration_metrics.ROWS, 1, {})
+    meter.record(metrics.ITERATION_ROWS, 1, {})
     meter.close()
     assert time.monotonic() - began_s < CLOSE_S + 3.0
 
@@ -125,7 +125,7 @@ def test_a_collector_that_hangs_delays_no_end_for_long(collector: Collector) -> 
     meter = meter_to(collector.url)
     time.sleep(0.5)
     began_s = time.monotonic()
-    meter.record(iteration_metrics.ROWS, 1, {})
+    meter.record(metrics.ITERATION_ROWS, 1, {})
     assert time.monotonic() - began_s < 0.5
     meter.close()
     assert time.monotonic() - began_s < CLOSE_S + 3.0

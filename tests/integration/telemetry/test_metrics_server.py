@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iscp.model.metrics import node_metrics
+from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
 from iscp.model.values.access_roles import Credentials
 from iscp.model.values.errors import ConfigurationError, NotAuthenticated
@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def meter() -> Iterator[OpenTelemetryMeter]:
     made = OpenTelemetryMeter({"service.name": "iscp"}, "1", SystemClock())
-    made.observe(lambda: [MetricReading(node_metrics.SLOTS, 2)])
+    made.observe(lambda: [MetricReading(metrics.NODE_SLOTS, 2)])
     yield made
     made.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iscp.model.metrics import node_metrics
+from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
 from iscp.model.values.access_roles import Role
 from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
@@ -28,7 +28,7 @@ class Guarded:
         clock = SystemClock()
         self.tls = certified()
         self.meter = OpenTelemetryMeter({"service.name": "iscp"}, "1", clock)
-        self.meter.observe(lambda: [MetricReading(node_metrics.SLOTS, 2)])
+        self.meter.observe(lambda: [MetricReading(metrics.NODE_SLOTS, 2)])
         self.access = Access(clock, {"localhost": caller} if caller else {}, node_name)
         self.server = MetricsServer("127.0.0.1:0", self.meter.registry, tls=self, allowed=self.access.callers.sees_all)
         self.server.start()

@@ -12,10 +12,8 @@ from iscp.cluster.requests.job_views import JobViews, TargetFigures
 from iscp.engine.place_guard import ANYWHERE
 from iscp.model.build.build_progress import KnownBuilds
 from iscp.model.job.job_row import JobRow
-from iscp.model.metrics import build_metrics, job_metrics
-from iscp.model.metrics import owner_metrics as metrics
-from iscp.model.metrics.feed_metrics import COUNT, LAG, LAG_REST, UNNAMED
-from iscp.model.metrics.index_metrics import ROWS
+from iscp.model.metrics import declared_metrics as metrics
+from iscp.model.metrics.declared_metrics import FEED_COUNT, FEED_LAG, FEED_LAG_REST, FEED_UNNAMED, INDEX_ROWS
 from iscp.model.metrics.metric import DeclaredMetric
 from iscp.model.protocol.messages import VersionAge
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
@@ -49,24 +47,24 @@ def of(found: Found, metric: DeclaredMetric) -> Found:
 
 def versions_behind(found: Found) -> dict[str, float]:
     """Return the versions that each job is behind by; they count a report only when the log has it, some time later."""
-    return {key[2]: value for key, value in of(found, job_metrics.VERSIONS).items()}
+    return {key[2]: value for key, value in of(found, metrics.JOB_VERSIONS).items()}
 
 
 def test_a_node_that_is_not_the_owner_says_only_that(world: OwnerWorld) -> None:
-    assert read(world) == {(metrics.LEADS.name,): 0}
+    assert read(world) == {(metrics.OWNER_LEADS.name,): 0}
 
 
 def test_the_owner_reads_its_cluster(world: OwnerWorld) -> None:
     world.lead()
     register(world, row("j"))
-    until(lambda: of(read(world), metrics.SHARDS)[("running",)] == 1)
+    until(lambda: of(read(world), metrics.OWNER_SHARDS)[("running",)] == 1)
     found = read(world)
-    assert found[metrics.LEADS.name,] == found[metrics.NODES.name,] == 1
-    assert of(found, metrics.SHARDS) == {("absent",): 0, ("dispatching",): 0, ("running",): 1, ("draining",): 0}
-    assert found[metrics.MOVING.name,] == 0
-    assert found[metrics.DECISIONS.name, "dispatch"] == 1
-    assert found[metrics.LOG_COMMITS.name,] >= 1
-    assert of(found, build_metrics.BUILDS) == {("waiting",): 0, ("building",): 0, ("publishing",): 0}
+    assert found[metrics.OWNER_LEADS.name,] == found[metrics.OWNER_NODES.name,] == 1
+    assert of(found, metrics.OWNER_SHARDS) == {("absent",): 0, ("dispatching",): 0, ("running",): 1, ("draining",): 0}
+    assert found[metrics.OWNER_MOVING.name,] == 0
+    assert found[metrics.OWNER_DECISIONS.name, "dispatch"] == 1
+    assert found[metrics.OWNER_LOG_COMMITS.name,] >= 1
+    assert of(found, metrics.BUILD_COUNT) == {("waiting",): 0, ("building",): 0, ("publishing",): 0}
 
 
 def test_the_lag_of_a_job_is_the_one_that_its_status_shows(world: OwnerWorld) -> None:
@@ -88,12 +86,12 @@ def test_the_lag_of_a_job_is_the_one_that_its_status_shows(world: OwnerWorld) ->
     )
     rows = world.owner.current_writer().read(lambda book: list(book.rows()))
     shown = {view.name: view for view in views.of(rows)}
-    assert of(found, job_metrics.LAG) == {
+    assert of(found, metrics.JOB_LAG) == {
         ("a", "/tables/t-1", "behind", "replica"): shown["behind"].lag_s,
         ("a", "/tables/t-2", "current", "replica"): shown["current"].lag_s,
     }
-    assert found[job_metrics.LAG_MAX.name,] == shown["behind"].lag_s
-    assert of(read(world, 1), job_metrics.LAG).keys() == {("a", "/tables/t-1", "behind", "replica")}
+    assert found[metrics.JOB_LAG_MAX.name,] == shown["behind"].lag_s
+    assert of(read(world, 1), metrics.JOB_LAG).keys() == {("a", "/tables/t-1", "behind", "replica")}
 
 
 def test_a_job_on_the_target_of_another_lags_globally_by_both(world: OwnerWorld) -> None:
@@ -110,7 +108,7 @@ def test_a_job_on_the_target_of_another_lags_globally_by_both(world: OwnerWorld)
     found = read(world)
     local, whole = (
         {key[2]: value for key, value in of(found, metric).items()}
-        for metric in (job_metrics.LAG, job_metrics.LAG_GLOBAL)
+        for metric in (metrics.JOB_LAG, metrics.JOB_LAG_GLOBAL)
     )
     assert local == {"first": 30.0, "second": 20.0}
     assert whole == {"first": 30.0, "second": 50.0}
@@ -123,8 +121,8 @@ def test_jobs_are_counted_by_state_and_late_ones_by_their_target_lag(world: Owne
     register(world, slow, row("other"))
     world.clock.advance(30.0)
     found = read(world)
-    assert sum(of(found, job_metrics.JOBS).values()) == 2
-    assert found[job_metrics.LATE.name,] == 1
+    assert sum(of(found, metrics.JOB_COUNT).values()) == 2
+    assert found[metrics.JOB_LATE.name,] == 1
 
 
 def test_builds_that_are_not_loaded_yet_are_left_out(world: OwnerWorld) -> None:
@@ -134,8 +132,8 @@ def test_builds_that_are_not_loaded_yet_are_left_out(world: OwnerWorld) -> None:
     world.lead()
     readings = OwnerReadings(world.owner, not_yet, world.clock, 10)
     names = {each.metric.name for each in readings.read()}
-    assert metrics.NODES.name in names
-    assert build_metrics.BUILDS.name not in names
+    assert metrics.OWNER_NODES.name in names
+    assert metrics.BUILD_COUNT.name not in names
 
 
 NAMED_MAX = 2
@@ -173,11 +171,11 @@ class Bench:
         return {
             (each.attributes["iscp.job"], each.attributes["iscp.feed.cursor"]): each.value
             for each in self.sampler.read()
-            if each.metric is LAG
+            if each.metric is FEED_LAG
         }
 
     def found(self) -> dict[str, float]:
-        return {each.attributes["iscp.job"]: each.value for each in self.sampler.read() if each.metric is ROWS}
+        return {each.attributes["iscp.job"]: each.value for each in self.sampler.read() if each.metric is INDEX_ROWS}
 
 
 @pytest.fixture
@@ -206,8 +204,8 @@ def test_the_cursors_of_all_feeds_that_jobs_write_are_read(bench: Bench) -> None
     }
     bench.sampler.turn()
     assert bench.behind() == {("a", "mail"): 5.0, ("c", "mail"): 70.0}
-    sums = {each.metric: each.value for each in bench.sampler.read() if each.metric is not LAG}
-    assert sums == {LAG_REST: 0.0, COUNT: 3, UNNAMED: 1}
+    sums = {each.metric: each.value for each in bench.sampler.read() if each.metric is not FEED_LAG}
+    assert sums == {FEED_LAG_REST: 0.0, FEED_COUNT: 3, FEED_UNNAMED: 1}
 
 
 def test_a_node_that_is_not_the_owner_reads_none(bench: Bench) -> None:

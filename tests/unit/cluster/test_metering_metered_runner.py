@@ -9,10 +9,8 @@ import pytest
 from iscp.cluster.metering import HistoryMeter, MeteredRunner, MeteredSearch
 from iscp.model.api.api_requests import SearchRequest
 from iscp.model.job.iteration import DataType, Iteration, JobOutcome, Purpose, Usage
-from iscp.model.metrics import iteration_metrics as metrics
-from iscp.model.metrics.index_metrics import SEARCH_DURATION
-from iscp.model.metrics.iteration_metrics import RETRIES, WAIT
-from iscp.model.metrics.view_metrics import REFRESHES
+from iscp.model.metrics import declared_metrics as metrics
+from iscp.model.metrics.declared_metrics import INDEX_SEARCH_DURATION, ITERATION_RETRIES, ITERATION_WAIT, VIEW_REFRESHES
 from iscp.model.protocol.events import Reports
 from iscp.model.values.errors import ErrorCode, IscpError, StorageError
 from iscp.ports.system import Guard
@@ -55,17 +53,17 @@ def test_each_job_of_an_iteration_is_measured_by_its_kind_and_strategy() -> None
     assert len(bench.run()) == 2
     copied = {"iscp.kind": "replica", "iscp.strategy": "tail"}
     computed = {"iscp.kind": "view", "iscp.strategy": "full"}
-    assert bench.meter.of(metrics.DURATION) == [(2.0, copied), (2.0, computed)]
-    assert bench.meter.of(metrics.ROWS) == [(2, copied), (5, computed)]
-    assert bench.meter.of(metrics.IO) == [(30, copied), (70, computed)]
-    assert bench.meter.of(REFRESHES) == [(1, {"iscp.strategy": "full", "iscp.view.reason": "first"})]
+    assert bench.meter.of(metrics.ITERATION_DURATION) == [(2.0, copied), (2.0, computed)]
+    assert bench.meter.of(metrics.ITERATION_ROWS) == [(2, copied), (5, computed)]
+    assert bench.meter.of(metrics.ITERATION_IO) == [(30, copied), (70, computed)]
+    assert bench.meter.of(VIEW_REFRESHES) == [(1, {"iscp.strategy": "full", "iscp.view.reason": "first"})]
 
 
 def test_a_job_that_fails_has_the_type_of_its_error() -> None:
     (copy, _) = applied(ITERATION, 3)
     bench = Bench(replace(copy, error_code=ErrorCode.DUPLICATE_KEY, rows=0, data_type=DataType.SNAPSHOT))
     bench.run()
-    ((_, attributes),) = bench.meter.of(metrics.DURATION)
+    ((_, attributes),) = bench.meter.of(metrics.ITERATION_DURATION)
     assert attributes == {"iscp.kind": "replica", "iscp.strategy": "snapshot", "error.type": "DUPLICATE_KEY"}
 
 
@@ -73,14 +71,14 @@ def test_a_view_that_fails_is_no_refresh() -> None:
     (_, view) = applied(ITERATION, 3)
     bench = Bench(replace(view, strategy="full", error_code=ErrorCode.ENGINE))
     bench.run()
-    assert bench.meter.of(REFRESHES) == []
+    assert bench.meter.of(VIEW_REFRESHES) == []
 
 
 def test_an_iteration_that_fails_as_a_whole_counts_for_all_its_jobs() -> None:
     bench = Bench(error=StorageError("the disk is gone"))
     with pytest.raises(StorageError):
         bench.run()
-    found = bench.meter.of(metrics.DURATION)
+    found = bench.meter.of(metrics.ITERATION_DURATION)
     assert [(took_s, each["iscp.kind"], each["error.type"]) for took_s, each in found] == [
         (2.0, "replica", "STORAGE"),
         (2.0, "view", "STORAGE"),
@@ -92,7 +90,7 @@ def test_a_comparison_is_a_strategy_of_its_own(purpose: Purpose) -> None:
     (copy, _) = applied(ITERATION, 3)
     bench = Bench(copy)
     bench.run(replace(ITERATION, purpose=purpose))
-    ((_, attributes),) = bench.meter.of(metrics.DURATION)
+    ((_, attributes),) = bench.meter.of(metrics.ITERATION_DURATION)
     assert attributes["iscp.strategy"] == purpose.value
 
 
@@ -100,7 +98,7 @@ def test_codes_and_specs_that_nobody_knows_have_names() -> None:
     odd = row("odd")._replace(spec_json="{")
     bench = Bench(replace(applied(replace(ITERATION, jobs=(odd,)), 1)[0], error_code=31_337))
     bench.run()
-    ((_, attributes),) = bench.meter.of(metrics.DURATION)
+    ((_, attributes),) = bench.meter.of(metrics.ITERATION_DURATION)
     assert (attributes["iscp.kind"], attributes["error.type"]) == ("unknown", "INTERNAL")
 
 
@@ -109,12 +107,12 @@ def test_the_parts_of_a_jobs_own_work_are_measured() -> None:
     used = Usage(read_s=0.5, compute_s=1.0, commit_s=0.25, rows_read=9, bytes_read=90, conflicts=2)
     bench = Bench(replace(copy, usage=used))
     bench.run()
-    parts = {each["iscp.part"]: took_s for took_s, each in bench.meter.of(metrics.PARTS)}
+    parts = {each["iscp.part"]: took_s for took_s, each in bench.meter.of(metrics.ITERATION_PARTS)}
     assert parts == {"read": 0.5, "compute": 1.0, "commit": 0.25}
     counted = {"iscp.kind": "replica", "iscp.strategy": "tail"}
-    assert bench.meter.of(metrics.ROWS_READ) == [(9, counted)]
-    assert bench.meter.of(metrics.IO_READ) == [(90, counted)]
-    assert bench.meter.of(metrics.CONFLICTS) == [(2, counted)]
+    assert bench.meter.of(metrics.ITERATION_ROWS_READ) == [(9, counted)]
+    assert bench.meter.of(metrics.ITERATION_IO_READ) == [(90, counted)]
+    assert bench.meter.of(metrics.ITERATION_CONFLICTS) == [(2, counted)]
 
 
 def test_a_cancel_goes_through() -> None:
@@ -129,7 +127,7 @@ def test_searches_are_measured_and_failing_ones_by_the_type_of_their_error() -> 
     assert metered.search(SearchRequest("/lake/index", "fox"), "", lambda: True) == ANSWER
     with pytest.raises(IscpError):
         metered.search(SearchRequest("/lake/elsewhere", "fox"), "", lambda: True)
-    assert meter.of(SEARCH_DURATION) == [(0.0, {}), (0.0, {"error.type": "TABLE_NOT_FOUND"})]
+    assert meter.of(INDEX_SEARCH_DURATION) == [(0.0, {}), (0.0, {"error.type": "TABLE_NOT_FOUND"})]
     metered.close()
     assert searches.closed
 
@@ -138,5 +136,5 @@ def test_waits_and_retries_are_read_from_what_is_reported() -> None:
     meter = FakeMeter()
     first, again = (replace(entry("j"), usage=Usage(wait_s=wait_s, retries=n)) for wait_s, n in ((0.5, 0), (3.0, 4)))
     HistoryMeter(meter).take(Reports(SHARD, history=(first, again, entry("of-a-former-release"))))
-    assert meter.of(WAIT) == [(0.5, {}), (3.0, {})]
-    assert meter.of(RETRIES) == [(0, {}), (1, {})]
+    assert meter.of(ITERATION_WAIT) == [(0.5, {}), (3.0, {})]
+    assert meter.of(ITERATION_RETRIES) == [(0, {}), (1, {})]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from iscp.cluster.metering import NodeCounts, NodeReadings
-from iscp.model.metrics import node_metrics as metrics
+from iscp.model.metrics import declared_metrics as metrics
 from iscp.ports.engine import HeapSize
 from iscp.schedule.executor import Counters
 
@@ -27,26 +27,26 @@ def test_the_counts_of_all_parts_are_what_status_shows() -> None:
 def test_each_count_is_read_as_its_metric() -> None:
     found = {(each.metric.name, *each.attributes.values()): each.value for each in READINGS.read()}
     assert found == {
-        (metrics.SUBMITTED.name,): 9,
-        (metrics.RUNNING.name,): 2,
-        (metrics.WAITING.name,): 3,
-        (metrics.HANGING.name,): 0,
-        (metrics.ENDED.name, "completed"): 4,
-        (metrics.ENDED.name, "failed"): 1,
-        (metrics.ENDED.name, "timeout"): 0,
-        (metrics.ENDED.name, "canceled"): 0,
-        (metrics.ENDED.name, "rejected"): 0,
-        (metrics.QUARANTINED.name,): 6,
-        (metrics.SLOTS.name,): 2,
-        (metrics.HEAP_USED.name,): 10,
-        (metrics.HEAP_LIMIT.name,): 100,
-        (metrics.MEMORY.name,): 50,
-        (metrics.LEASE_VALID.name,): 7.5,
-        (metrics.PROBES.name,): 11,
-        (metrics.WATCH_EVENTS.name,): 12,
+        (metrics.NODE_SUBMITTED.name,): 9,
+        (metrics.NODE_RUNNING.name,): 2,
+        (metrics.NODE_WAITING.name,): 3,
+        (metrics.NODE_HANGING.name,): 0,
+        (metrics.NODE_ENDED.name, "completed"): 4,
+        (metrics.NODE_ENDED.name, "failed"): 1,
+        (metrics.NODE_ENDED.name, "timeout"): 0,
+        (metrics.NODE_ENDED.name, "canceled"): 0,
+        (metrics.NODE_ENDED.name, "rejected"): 0,
+        (metrics.NODE_QUARANTINED.name,): 6,
+        (metrics.NODE_SLOTS.name,): 2,
+        (metrics.NODE_HEAP_USED.name,): 10,
+        (metrics.NODE_HEAP_LIMIT.name,): 100,
+        (metrics.NODE_MEMORY.name,): 50,
+        (metrics.NODE_LEASE_VALID.name,): 7.5,
+        (metrics.NODE_PROBES.name,): 11,
+        (metrics.NODE_WATCH_EVENTS.name,): 12,
     }
 
 
 def test_a_heap_that_cannot_be_read_is_left_out() -> None:
     found = {each.metric for each in replace(READINGS, heap=lambda: None).read()}
-    assert not found & {metrics.HEAP_USED, metrics.HEAP_LIMIT}
+    assert not found & {metrics.NODE_HEAP_USED, metrics.NODE_HEAP_LIMIT}

@@ -9,10 +9,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from iscp.model.metrics import iteration_metrics, job_metrics, node_metrics
+from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.declared_metrics import METRICS
 from iscp.model.metrics.metric import DeclaredMetric, MetricKind, MetricReading
-from iscp.model.metrics.most_behind import JobLag, lag_readings
+from iscp.model.metrics.metric_readings import JobLag, lag_readings
 from iscp.notices.open_telemetry_meter import (
     REST_FACTOR,
     VALUE_CHARS_MAX,
@@ -47,29 +47,29 @@ def value(meter: OpenTelemetryMeter, metric: DeclaredMetric) -> float:
 
 def test_what_is_recorded_is_counted_by_its_attributes(meter: OpenTelemetryMeter) -> None:
     for rows in (3, 4):
-        meter.record(iteration_metrics.ROWS, rows, {"iscp.kind": "view", "iscp.strategy": "full"})
-    (sample,) = samples(meter, iteration_metrics.ROWS)
+        meter.record(metrics.ITERATION_ROWS, rows, {"iscp.kind": "view", "iscp.strategy": "full"})
+    (sample,) = samples(meter, metrics.ITERATION_ROWS)
     assert (sample.value, sample.labels) == (7, {"iscp_kind": "view", "iscp_strategy": "full"})
 
 
 def test_durations_are_counted_in_buckets(meter: OpenTelemetryMeter) -> None:
-    meter.record(iteration_metrics.DURATION, 0.3, {})
+    meter.record(metrics.ITERATION_DURATION, 0.3, {})
     found = {
         each.name.removeprefix("iscp_iteration_duration_seconds"): each
-        for each in samples(meter, iteration_metrics.DURATION)
+        for each in samples(meter, metrics.ITERATION_DURATION)
     }
     assert (found["_count"].value, found["_sum"].value) == (1, 0.3)
     buckets = {
-        each.labels["le"]: each.value for each in samples(meter, iteration_metrics.DURATION) if "le" in each.labels
+        each.labels["le"]: each.value for each in samples(meter, metrics.ITERATION_DURATION) if "le" in each.labels
     }
     assert (buckets["0.25"], buckets["0.5"], buckets["+Inf"]) == (0, 1, 1)
 
 
 def test_what_is_observed_is_read_at_each_collection_and_not_remembered(meter: OpenTelemetryMeter) -> None:
     waiting = [1, 2]
-    meter.observe(lambda: [MetricReading(node_metrics.WAITING, waiting.pop())] if waiting else [])
-    assert [value(meter, node_metrics.WAITING) for _ in range(2)] == [2, 1]
-    assert samples(meter, node_metrics.WAITING) == []
+    meter.observe(lambda: [MetricReading(metrics.NODE_WAITING, waiting.pop())] if waiting else [])
+    assert [value(meter, metrics.NODE_WAITING) for _ in range(2)] == [2, 1]
+    assert samples(meter, metrics.NODE_WAITING) == []
 
 
 def test_five_thousand_jobs_that_take_turns_to_lag_never_fill_the_metric(meter: OpenTelemetryMeter) -> None:
@@ -85,11 +85,11 @@ def test_five_thousand_jobs_that_take_turns_to_lag_never_fill_the_metric(meter: 
     meter.observe(read)
     named = set[str]()
     for _ in range(JOBS // NAMED):
-        found = samples(meter, job_metrics.LAG)
+        found = samples(meter, metrics.JOB_LAG)
         assert {each.value for each in found} == {float(n) for n in range(JOBS - NAMED, JOBS)}
         named |= {each.labels["iscp_job"] for each in found}
-        assert sum(each.value for each in found) + value(meter, job_metrics.LAG_REST) == sum(range(JOBS))
-        assert value(meter, job_metrics.UNNAMED) == JOBS - NAMED
+        assert sum(each.value for each in found) + value(meter, metrics.JOB_LAG_REST) == sum(range(JOBS))
+        assert value(meter, metrics.JOB_UNNAMED) == JOBS - NAMED
     assert len(named) == JOBS
 
 
@@ -100,53 +100,53 @@ def test_what_takes_long_to_read_is_read_rarely_however_often_metrics_are_collec
     def read() -> Iterator[MetricReading]:
         clock.advance(0.5)
         reads.append(clock.monotonic_s())
-        yield MetricReading(node_metrics.WAITING, len(reads))
+        yield MetricReading(metrics.NODE_WAITING, len(reads))
 
     meter.observe(read)
-    assert [value(meter, node_metrics.WAITING) for _ in range(3)] == [1, 1, 1]
+    assert [value(meter, metrics.NODE_WAITING) for _ in range(3)] == [1, 1, 1]
     clock.advance(0.5 * REST_FACTOR)
-    assert value(meter, node_metrics.WAITING) == 2
+    assert value(meter, metrics.NODE_WAITING) == 2
     meter.close()
 
 
 def test_a_name_of_a_job_cannot_forge_other_metrics(meter: OpenTelemetryMeter) -> None:
     name = 'a"} 1\niscp_owner_leads 7\n\\'
-    meter.observe(lambda: [MetricReading(job_metrics.LAG, 2.0, {"iscp.job": name})])
-    (sample,) = samples(meter, job_metrics.LAG)
+    meter.observe(lambda: [MetricReading(metrics.JOB_LAG, 2.0, {"iscp.job": name})])
+    (sample,) = samples(meter, metrics.JOB_LAG)
     assert (sample.labels["iscp_job"], sample.value) == (name, 2.0)
 
 
 def test_what_a_consumer_calls_its_strategy_hides_no_metric(meter: OpenTelemetryMeter) -> None:
     for strategy in ("half of a pair \ud800", "x" * 100_000):
-        meter.record(iteration_metrics.ROWS, 1, {"iscp.strategy": strategy})
-    half, long = sorted(each.labels["iscp_strategy"] for each in samples(meter, iteration_metrics.ROWS))
+        meter.record(metrics.ITERATION_ROWS, 1, {"iscp.strategy": strategy})
+    half, long = sorted(each.labels["iscp_strategy"] for each in samples(meter, metrics.ITERATION_ROWS))
     assert half == "half of a pair \\ud800"
     assert len(long) == VALUE_CHARS_MAX
 
 
 def test_an_attribute_has_a_bounded_number_of_values(meter: OpenTelemetryMeter) -> None:
     for n in range(2 * VALUES_MAX):
-        meter.record(iteration_metrics.ROWS, 1, {"iscp.kind": f"kind-{n}"})
-    found = {each.labels["iscp_kind"]: each.value for each in samples(meter, iteration_metrics.ROWS)}
+        meter.record(metrics.ITERATION_ROWS, 1, {"iscp.kind": f"kind-{n}"})
+    found = {each.labels["iscp_kind"]: each.value for each in samples(meter, metrics.ITERATION_ROWS)}
     assert len(found) == VALUES_MAX + 1
     assert found["other"] == VALUES_MAX
 
 
 def test_a_reader_that_fails_takes_nothing_else_with_it(meter: OpenTelemetryMeter) -> None:
     def fail() -> Iterator[MetricReading]:
-        yield MetricReading(node_metrics.RUNNING, 1)
+        yield MetricReading(metrics.NODE_RUNNING, 1)
         raise RuntimeError("damaged")
 
     meter.observe(fail)
-    meter.observe(lambda: [MetricReading(node_metrics.WAITING, 5)])
-    assert value(meter, node_metrics.WAITING) == 5
-    assert value(meter, node_metrics.READINGS_DROPPED) == 2
+    meter.observe(lambda: [MetricReading(metrics.NODE_WAITING, 5)])
+    assert value(meter, metrics.NODE_WAITING) == 5
+    assert value(meter, metrics.NODE_READINGS_DROPPED) == 2
 
 
 def test_readings_beyond_what_a_metric_may_have_are_dropped_and_counted(meter: OpenTelemetryMeter) -> None:
-    meter.observe(lambda: (MetricReading(job_metrics.LAG, n, {"iscp.job": str(n)}) for n in range(20_003)))
-    assert len(samples(meter, job_metrics.LAG)) == 20_000
-    assert value(meter, node_metrics.READINGS_DROPPED) == 6
+    meter.observe(lambda: (MetricReading(metrics.JOB_LAG, n, {"iscp.job": str(n)}) for n in range(20_003)))
+    assert len(samples(meter, metrics.JOB_LAG)) == 20_000
+    assert value(meter, metrics.NODE_READINGS_DROPPED) == 6
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import re
 
-from iscp.model.metrics.declared_metrics import METRICS
+from iscp.model.metrics.declared_metrics import METRICS, NODE_COUNTERS
 from iscp.model.metrics.metric import BYTES, SECONDS, MetricKind
-from iscp.model.metrics.node_metrics import COUNTERS
 from iscp.schedule.executor import Counters
 
 
@@ -34,7 +33,7 @@ def test_an_attribute_means_one_thing() -> None:
 
 
 def test_every_counter_of_status_is_a_metric() -> None:
-    assert set(Counters.__slots__) <= set(COUNTERS)
-    assert {each.metric for each in COUNTERS.values()} <= set(METRICS)
-    places = [(each.metric.name, *each.attributes.values()) for each in COUNTERS.values()]
+    assert set(Counters.__slots__) <= set(NODE_COUNTERS)
+    assert {each.metric for each in NODE_COUNTERS.values()} <= set(METRICS)
+    places = [(each.metric.name, *each.attributes.values()) for each in NODE_COUNTERS.values()]
     assert len(set(places)) == len(places)
