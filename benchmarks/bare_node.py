@@ -70,8 +70,7 @@ from iscp.ports.engine import NodeLog
 from iscp.ports.source import NothingHeld
 from iscp.schedule.schedule_events import WorkerNews
 from iscp.server.admin.admin_server import AdminServer, OperatorServer, Service
-from iscp.server.admin.admin_service import OwnerAdmin
-from iscp.server.admin.cluster_views import ClusterViews
+from iscp.server.admin.admin_service import ClusterViews, OwnerAdmin
 from iscp.server.admin.forwarding import Forwarding
 from iscp.server.admin.operator_service import OwnerOperator, Resharder
 from iscp.server.http.gateway_server import GatewayServer
@@ -79,7 +78,7 @@ from iscp.server.node.node_server import NodeServer
 from iscp.server.node.owner_streams import Peers
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import THREADS, SystemClock, collect_rarely
-from iscp.system.tls.certificate_watch import certificate_watch
+from iscp.system.tls.tls_files import certificate_watch
 
 TRACE = "BARE_NODE_TRACE"
 WIRE = "BARE_NODE_WIRE_FORMAT"

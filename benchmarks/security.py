@@ -31,7 +31,7 @@ from benchmarks.dispatch import measure_cluster
 from benchmarks.progress import report_progress
 from iscp.client.admin_client import Client
 from iscp.model.access.security_config import AccountConfig
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.model.values.errors import NotAuthenticated
 
 AIM_RATIO = 0.8

@@ -75,8 +75,7 @@ from iscp.model.protocol.messages import NodeMessage, OwnerMessage
 from iscp.model.settings.config import NodeConfig
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.ids import NodeRecord, ShardId
-from iscp.notices.alert_watch import AlertSettings, AlertWatch, WebhookSender
-from iscp.notices.http_post import webhooks_of
+from iscp.notices.alert_watch import AlertSettings, AlertWatch, WebhookSender, webhooks_of
 from iscp.ports.admin import AdminService, FeedPages
 from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import ClusterPorts, NodeCalls
@@ -88,8 +87,7 @@ from iscp.server.access.access_interceptor import AccessInterceptor, AccessParts
 from iscp.server.access.jwks_keys import HttpJwks
 from iscp.server.access.known_callers import AuditWriter, CertificateCaller, KnownCallers, ProviderKeys, TokenService
 from iscp.server.admin.admin_server import BuildServer, FeedServer, OperatorServer, SearchServer
-from iscp.server.admin.admin_service import OwnerAdmin, lagging_jobs
-from iscp.server.admin.cluster_views import ClusterViews
+from iscp.server.admin.admin_service import ClusterViews, OwnerAdmin, lagging_jobs
 from iscp.server.admin.forwarding import Forwarding, OwnersJobs
 from iscp.server.admin.operator_service import OwnerBuilds, OwnerOperator, Resharder
 from iscp.server.node.owner_streams import Peers

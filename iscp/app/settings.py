@@ -28,7 +28,7 @@ from iscp.model.values.untrusted_values import SettingFault, name_hint
 from iscp.spark.jvm_launch import SparkSettings
 from iscp.storage.s3_settings import bucket_faults
 from iscp.system.small_files import read_toml
-from iscp.system.tls.certificate_watch import certificate_faults
+from iscp.system.tls.tls_files import certificate_faults
 
 # Of buckets and embedders too: somebody may write the key where its file is to be named.
 _SECRET = frozenset({"embedders", "etcd.password", "notify.webhooks", "storage.s3.buckets"})

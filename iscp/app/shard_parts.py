@@ -17,7 +17,6 @@ from iscp.delta.log.directory_notices import DirectoryNotices
 from iscp.delta.sink.staging import DeltaRetainedCommits
 from iscp.delta.source.change_source import DeltaProbe
 from iscp.engine.iteration_ports import HoldPlacer, IterationPorts
-from iscp.index.lance.version_probe import VersionProbe
 from iscp.model.api.api_views import EventView
 from iscp.model.job.start_rule import TargetLog
 from iscp.model.protocol.events import Reports, ShardOrder
@@ -32,6 +31,7 @@ from iscp.schedule.runner import Runner, SurvivingRunner
 from iscp.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import NoticeOrder, Scheduler, TableNotices
+from iscp.storage.dataset_manifest import VersionProbe
 from iscp.system.trigger_registry import TriggerRegistry
 
 LOG_PROBES: Mapping[TargetLog, LogProbe] = {TargetLog.DELTA: DeltaProbe(), TargetLog.LANCE: VersionProbe()}

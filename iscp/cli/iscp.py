@@ -21,10 +21,9 @@ from iscp.cli.run.run_command import run
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output, output_options
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import ExitStatus
 from iscp.cli.shell.program_end import run_to_end
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
-from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.root_group import ExitStatus, RootGroup
 from iscp.cli.shell.terminal import say
 from iscp.model.settings.config import ADMIN_PORT
 from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged

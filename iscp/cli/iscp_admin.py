@@ -26,10 +26,9 @@ from iscp.cli.job.status_commands import job_logs, node_logs
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, table_argument
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import exit_status
 from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.render import show_cluster
-from iscp.cli.shell.root_group import RootGroup, watched
+from iscp.cli.shell.root_group import RootGroup, exit_status, watched
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.apply_command import apply
 from iscp.cli.view.view_commands import view

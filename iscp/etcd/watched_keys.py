@@ -54,6 +54,7 @@ from iscp.model.access.authorization import (
     TokenRecord,
     ended_before,
 )
+from iscp.model.access.service_table import Role
 from iscp.model.build.build_state import (
     BeginTable,
     BuildState,
@@ -83,7 +84,6 @@ from iscp.model.build.build_task import (
     depth,
     parse_size,
 )
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import InvalidRequest, IscpError
 from iscp.model.values.ids import Leader
 from iscp.model.values.progress import TableSize, count_or_unknown

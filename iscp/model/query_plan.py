@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.sql.sql_names import TimeDependence
 
 if TYPE_CHECKING:
     pass
@@ -30,7 +30,7 @@ from collections.abc import Collection
 from enum import Enum, StrEnum
 from typing import assert_never
 
-from iscp.model.sql.sql_functions import TIME_REFRESH_S, finest
+from iscp.model.sql.sql_names import TIME_REFRESH_S, finest
 from iscp.model.values.progress import TableSize
 
 CHANGED_ROWS = 1_000

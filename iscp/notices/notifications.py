@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from iscp.model.api.api_views import JobView
-from iscp.model.job.job_row import JobState, Reason
-from iscp.model.job.notification import Notification, NotificationKind, Origin
-from iscp.model.settings.backoff import jittered_s
+from iscp.model.job.job_row import JobState, Notification, NotificationKind, Origin, Reason
+from iscp.model.settings.config import jittered_s
 from iscp.model.values.errors import PERMANENT_FROM, ErrorCode
 
 CONDITIONS = (NotificationKind.LATE, NotificationKind.QUARANTINED, NotificationKind.FAILED)

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from iscp.model.access.authorization import AuditEntry, AuditQuery, TokenBook, TokenRecord
-from iscp.model.access.service_table import Rule
+from iscp.model.access.service_table import Credentials, Principal, Role, Rule
 from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangePage,
@@ -56,7 +56,6 @@ from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.query_plan import QueryExplanation
-from iscp.model.values.access_roles import Credentials, Principal, Role
 from iscp.model.values.errors import NotAuthenticated
 
 

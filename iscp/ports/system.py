@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from iscp.model.job.notification import Notification
+from iscp.model.job.job_row import Notification
 from iscp.model.job.start_rule import NotBefore, StartNow, TriggerFacts
 from iscp.model.metrics.metric import DeclaredMetric, MetricReading
 

@@ -24,8 +24,7 @@ from iscp.model.job.job_row import Deletion, JobReport, JobRow, JobState, JobSta
 from iscp.model.job.start_rule import ProbeState
 from iscp.model.protocol.events import Reports, Seen
 from iscp.model.protocol.messages import FurtherSeen, SourceSeen, VersionAge
-from iscp.model.settings.backoff import delay_s, doubled_s, jittered_s, quarantined
-from iscp.model.settings.config import BackoffConfig, ProbeConfig
+from iscp.model.settings.config import BackoffConfig, ProbeConfig, delay_s, doubled_s, jittered_s, quarantined
 from iscp.model.values.errors import PERMANENT_FROM, ErrorCode, InvariantBroken, IscpError
 from iscp.model.values.ids import JobKey, ShardId
 from iscp.schedule.lag import LEAST_S, applied_since_s

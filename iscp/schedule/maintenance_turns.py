@@ -29,8 +29,7 @@ from typing import Generic, TypeVar
 
 from iscp.model.job.iteration import JobOutcome, MaintenanceFigures, Purpose
 from iscp.model.job.start_rule import VerifyRequest
-from iscp.model.settings.backoff import delay_s, jittered_s, quarantined
-from iscp.model.settings.config import BackoffConfig, MaintenanceConfig
+from iscp.model.settings.config import BackoffConfig, MaintenanceConfig, delay_s, jittered_s, quarantined
 from iscp.model.values.errors import ErrorCode, IscpError, QueueFull, TimedOut, Unavailable
 from iscp.model.values.state_table import StateTable
 from iscp.model.values.untrusted_values import error_code, error_text

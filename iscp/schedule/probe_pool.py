@@ -31,7 +31,7 @@ from iscp.model.values.untrusted_values import named_error
 from iscp.ports.catalog import CommitProbe, LogProbe, TargetProbe
 from iscp.ports.consumer import Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.system import Clock, Threads
-from iscp.schedule.further_tables import FurtherAnswer, FurtherQuery
+from iscp.schedule.lag import FurtherAnswer, FurtherQuery
 from iscp.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate, TargetAnswer
 from iscp.system.threads import THREADS

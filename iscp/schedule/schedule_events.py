@@ -27,7 +27,7 @@ from iscp.model.protocol.events import (
 )
 from iscp.model.values.errors import IscpError
 from iscp.model.values.ids import ShardId
-from iscp.schedule.further_tables import FurtherAnswer, FurtherQuery
+from iscp.schedule.lag import FurtherAnswer, FurtherQuery
 
 # --- events ----------------------------------------------------------------------------------------------------
 

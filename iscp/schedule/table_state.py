@@ -13,12 +13,10 @@ from math import ceil, inf, isfinite
 from iscp.model.job.job_row import JobReport, JobState, JobStatus, Reason
 from iscp.model.job.start_rule import TARGET_LAG_S, ProbeState, TargetQuery
 from iscp.model.protocol.messages import SourceSeen
-from iscp.model.settings.backoff import doubled_s, jittered_s
-from iscp.model.settings.config import BackoffConfig, ProbeConfig
+from iscp.model.settings.config import BackoffConfig, ProbeConfig, doubled_s, jittered_s
 from iscp.model.values.errors import ErrorCode
 from iscp.model.values.ids import ShardId
-from iscp.schedule.further_tables import FurtherAnswer, FurtherTables, SeveralTables
-from iscp.schedule.lag import BehindVersions, ProbeTimes, commit_time_s
+from iscp.schedule.lag import BehindVersions, FurtherAnswer, FurtherTables, ProbeTimes, SeveralTables, commit_time_s
 from iscp.schedule.reports import JobEvent
 from iscp.schedule.schedule_events import Probe, TargetAnswer
 from iscp.schedule.tracked_job import TrackedJob

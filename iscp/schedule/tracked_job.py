@@ -33,13 +33,11 @@ from iscp.model.job.start_rule import (
     sharing_group,
     wait_of,
 )
-from iscp.model.settings.backoff import quarantined
-from iscp.model.settings.config import BackoffConfig
+from iscp.model.settings.config import BackoffConfig, quarantined
 from iscp.model.spec.cron_schedule import parse_cron
 from iscp.model.spec.spec import TriggerSpec, TriggerType
 from iscp.model.values.errors import ErrorCode, IscpError, TemporaryError
-from iscp.schedule.further_tables import SeveralTables
-from iscp.schedule.lag import CLOCKS_APART_S
+from iscp.schedule.lag import CLOCKS_APART_S, SeveralTables
 from iscp.schedule.reports import JOB_STATES, JobEvent
 from iscp.schedule.schedule_events import TargetAnswer
 

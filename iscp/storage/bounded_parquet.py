@@ -23,8 +23,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from iscp.storage.parquet_footer import END_BYTES, TAIL_BYTES, OddFooterError, check_footer
-from iscp.storage.regular_files import RefusedFileError
+from iscp.storage.regular_files import END_BYTES, TAIL_BYTES, OddFooterError, RefusedFileError, check_footer
 from iscp.storage.table_files import open_input
 from iscp.system.late_imports import pc, pq
 

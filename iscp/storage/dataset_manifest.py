@@ -12,6 +12,13 @@ newest manifest is checked (`dataset_manifest`), with the
 files of deleted rows that it names. The result for a directory is kept for as long as nothing in it has
 changed, so that the check of a dataset that stands still costs a `stat` for each of its directories, however many rows
 and files these have. On S3, which has no links, it is one listing for the manifest.
+
+Probes whether a Lance dataset has moved, at the cost of three `stat`s (on S3: HEAD requests) where it has not.
+
+The last manifest seen must still be the same file, as the dataset may have been recreated, or the version lost; and the
+next one, probed by its name, must not be there. Versions have gaps, unlike those of a Delta log: cleaning keeps one
+that has a tag, and takes away the next. So the hint that Lance writes beside the manifests must be the same file too.
+Alone it does not do, as a writer that dies leaves none.
 """
 
 from __future__ import annotations
@@ -28,17 +35,22 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from iscp.model.job.start_rule import ProbeState
+from iscp.model.values.errors import ErrorCode, StorageError, TableNotFound
 from iscp.storage import files
+from iscp.storage.delta_errors import storage_error
 from iscp.storage.locations import (
     DATA,
     DATASET_DIRECTORIES,
     DELETIONS,
     INDICES,
     S3,
+    VERSION_HINT,
     VERSIONS,
     is_manifest,
     manifest_name,
     manifest_version,
+    place,
 )
 from iscp.storage.regular_files import RefusedFileError, require_regular, require_size
 from iscp.storage.table_files import OddArrowError, check_arrow
@@ -172,11 +184,11 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
     if at < len(message) and message[at] < 128:
         return message[at], at + 1
     value = shift = 0
-    for place in range(at, min(len(message), at + _VARINT_BYTES_MAX)):
-        byte = message[place]
+    for index in range(at, min(len(message), at + _VARINT_BYTES_MAX)):
+        byte = message[index]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, place + 1
+            return value, index + 1
         shift += 7
     raise OddManifestError("has a number without an end")
 
@@ -509,3 +521,67 @@ def _version_of(folder: str, name: str) -> int:
     if found is None and is_manifest(name):
         raise RefusedFileError(f"{folder}/{name}", "is a manifest as Lance named them before, and none of an index")
     return _NOTHING if found is None else found
+
+
+_STAMP = Struct("=QQQQ")
+_WORD = (1 << 64) - 1
+
+
+class VersionProbe:
+    """Port LogProbe; safe for threads. A state does not say since when a dataset has moved."""
+
+    def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        versions = _versions_of(table_uri)
+        try:
+            if (
+                seen.stamp
+                and _stamp(versions, seen.version) == seen.stamp
+                and not files.exists(f"{versions}/{manifest_name(seen.version + 1)}")
+            ):
+                return seen
+            newest = _list_newest(versions, table_uri)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+        return seen if (seen.version, seen.stamp) == (newest.version, newest.stamp) else newest
+
+    def first_probe(self, table_uri: str) -> ProbeState:
+        try:
+            return _list_newest(_versions_of(table_uri), table_uri)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+
+def _versions_of(uri: str) -> str:
+    return f"{uri if uri.startswith('/') else place(uri)}/{VERSIONS}"
+
+
+def _stamp(versions: str, version: int) -> bytes:
+    """Return what distinguishes this manifest from any other of its name, and this hint; empty: no manifest is there.
+
+    The hint is written after the manifest, so that a version just committed may get another stamp once more.
+    """
+    found = files.stamp(f"{versions}/{manifest_name(version)}")
+    if not found:
+        return b""
+    identity, at_ns, size = found
+    hint = files.stamp(f"{versions}/{VERSION_HINT}")
+    return _STAMP.pack(identity, at_ns & _WORD, size, (hint[0] ^ hint[1]) & _WORD if hint else 0)
+
+
+def _list_newest(versions: str, table_uri: str) -> ProbeState:
+    names = files.names(versions)
+    newest = max((version for name in names if (version := manifest_version(name)) is not None), default=None)
+    if newest is not None:
+        return ProbeState(newest, _stamp(versions, newest))
+    if any(map(is_manifest, names)):
+        raise StorageError(
+            f"cannot read {table_uri}: its manifests are named as Lance named them before",
+            code=ErrorCode.LOG_CORRUPT,
+            remedy="Let Lance rename them (LanceDataset.migrate_manifest_paths_v2), or choose a new path",
+        )
+    raise TableNotFound("is not a Lance dataset", field=table_uri, remedy="Check the path")
+
+
+def _unreadable(table_uri: str, error: OSError) -> StorageError:
+    remedy = "Check the path and its permissions"
+    return storage_error(error, f"cannot read {table_uri}", error.strerror, remedy)

@@ -4,6 +4,7 @@ The errors are in `iscp.errors`. Other modules below `iscp` are no interface, an
 """
 
 from iscp.model.access.authorization import AuditEntry, TokenRecord
+from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangePage,
@@ -55,7 +56,6 @@ from iscp.model.spec.spec import (
     TriggerType,
 )
 from iscp.model.spec.spec_parsing import ViewFields, view_of
-from iscp.model.values.access_roles import Role
 from iscp.model.values.ids import JobKey, ShardId
 from iscp.model.values.progress import RunProgress, SnapshotSize, TableSize
 from iscp.model.values.totals import AggregateKind, QueryTotals, Total

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from iscp.cli.shell.error_words import ExitStatus
+from iscp.cli.shell.root_group import ExitStatus
 from tests.e2e.harness import MARK, leftovers, wait_for
 from tests.selection import in_full
 

@@ -21,7 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from iscp.cli.shell.error_words import ExitStatus
+from iscp.cli.shell.root_group import ExitStatus
 from iscp.model.values.errors import ErrorCode
 from tests.e2e.harness import MARK, assert_equal, delete, leftovers, read, upsert, wait_for
 from tests.e2e.killed_runs import NO_JAVA

@@ -22,7 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import iscp
 from iscp.cli.demo.jobs import differences
-from iscp.cli.shell.error_words import ExitStatus
+from iscp.cli.shell.root_group import ExitStatus
 from iscp.model.job.iteration import UsagePart
 from iscp.model.values.errors import JobFailed, TimedOut
 from iscp.spark.session import SparkRuntime, SparkSettings

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.model.access.authorization import AuditEntry, AuditQuery, RoleAuthorizer, TokenBook, TokenRecord
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.model.values.errors import IscpError
 from iscp.ports.admin import TokenProvider
 from iscp.ports.system import Clock

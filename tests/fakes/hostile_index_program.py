@@ -14,10 +14,10 @@ from pathlib import Path
 
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.lance.index_transaction import KEYS_IN_FILTER_MAX
-from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.search_library import search
 from iscp.model.values.errors import IscpError
+from iscp.storage.dataset_manifest import VersionProbe
 from iscp.storage.dataset_trial import try_datasets
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock

@@ -17,7 +17,7 @@ from iscp.model.values.errors import IscpError
 from iscp.model.values.ids import ShardId
 from iscp.model.values.progress import RunProgress
 from iscp.ports.cluster import BuildAnswer, Membership
-from iscp.server.admin.cluster_views import ClusterViews
+from iscp.server.admin.admin_service import ClusterViews
 from tests.fakes.clock import FakeClock
 
 

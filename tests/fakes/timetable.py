@@ -22,8 +22,8 @@ from iscp.model.settings.config import BackoffConfig, ProbeConfig
 from iscp.model.values.errors import Canceled, ErrorCode, IscpError
 from iscp.model.values.ids import JobKey, ShardId, TableEpoch
 from iscp.model.values.watermark import Watermark
-from iscp.schedule.further_tables import FurtherAnswer
 from iscp.schedule.iteration_outcomes import ScheduleTimes
+from iscp.schedule.lag import FurtherAnswer
 from iscp.schedule.probe_pool import probe_source
 from iscp.schedule.schedule_events import (
     CancelIteration,

@@ -10,7 +10,7 @@ import click
 from iscp.cli.node import up
 from iscp.cli.shell.arguments import anywhere_output
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import show_error
+from iscp.cli.shell.root_group import show_error
 from iscp.model.values.errors import IscpError
 
 COMMAND = (sys.executable, str(Path(__file__)))

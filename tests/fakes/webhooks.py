@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from iscp.model.job.notification import Notification
+from iscp.model.job.job_row import Notification
 
 ACCEPT = b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n"
 

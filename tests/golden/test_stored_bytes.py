@@ -25,6 +25,7 @@ from iscp.etcd.watched_keys import BuildKeys, TokenKeys, value_of
 from iscp.index.lance.index_head import FieldTotals, IndexHead, parse_head
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.model.access.authorization import TokenRecord
+from iscp.model.access.service_table import Role
 from iscp.model.build.build_state import (
     BeginTable,
     Change,
@@ -46,12 +47,10 @@ from iscp.model.build.build_task import (
     TaskType,
     parse_terms,
 )
-from iscp.model.job.job_row import Deletion, JobStatus, parse_status
-from iscp.model.job.notification import Notification, NotificationKind
+from iscp.model.job.job_row import Deletion, JobStatus, Notification, NotificationKind, parse_status
 from iscp.model.job.watermark_record import WatermarkRecord, parse_record
 from iscp.model.spec.spec import ConsumerSpec, JobSpec, OnReplace, Tag, TriggerSpec, TriggerType
 from iscp.model.spec.spec_parsing import parse_spec
-from iscp.model.values.access_roles import Role
 from iscp.model.values.ids import NodeRecord
 from iscp.model.values.progress import SnapshotSize, TableSize
 from iscp.model.values.totals import QueryTotals, Total

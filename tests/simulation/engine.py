@@ -23,8 +23,8 @@ from iscp.model.values.ids import ShardId
 from iscp.model.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import Consumed
 from iscp.ports.source import SourceRange
-from iscp.schedule.further_tables import FurtherAnswer
 from iscp.schedule.iteration_outcomes import ScheduleTimes
+from iscp.schedule.lag import FurtherAnswer
 from iscp.schedule.schedule_events import (
     CancelIteration,
     IterationEnded,

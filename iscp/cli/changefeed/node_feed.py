@@ -15,7 +15,7 @@ from iscp.changefeed.model.ulid import Cursor
 from iscp.cli.changefeed.changefeed_commands import show_change, show_cursor
 from iscp.cli.shell.arguments import WholeNumber, account_option, invocation, job_arguments
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import options_named
+from iscp.cli.shell.root_group import options_named
 from iscp.cli.shell.terminal import say
 from iscp.model.api.api_requests import CHANGES, ChangePage, JobName
 from iscp.model.values.errors import TemporaryError

@@ -21,7 +21,7 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import ACCOUNT, DURATION, LIMIT, anywhere, anywhere_output, invocation
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say, table
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.model.values.errors import ConfigurationError
 
 if TYPE_CHECKING:

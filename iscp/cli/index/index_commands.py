@@ -31,7 +31,7 @@ from iscp.cli.shell.arguments import (
     invocation,
 )
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import options_named
+from iscp.cli.shell.root_group import options_named
 from iscp.cli.shell.terminal import json_text, pairs, say, say_marked, table
 from iscp.model.api.api_requests import (
     K_MAX,

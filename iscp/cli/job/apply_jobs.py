@@ -14,7 +14,7 @@ from iscp.cli.job.apply_plan import DELETE, PlanFault, Step, counts, prunable, s
 from iscp.cli.job.change_commands import BATCH_MAX, MATCHES_MAX, SHOWN_MAX, batches, job_words
 from iscp.cli.shell import render
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import ERROR_PREFIX, field_in_file, show_error
+from iscp.cli.shell.root_group import ERROR_PREFIX, field_in_file, show_error
 from iscp.cli.shell.terminal import confirm, say
 from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
 from iscp.model.api.api_views import Action, CheckedJob

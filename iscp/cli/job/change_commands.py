@@ -17,7 +17,7 @@ from iscp.cli.job.register_command import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import JOB_NAME, TABLE, TABLES, account_option, invocation, job_arguments, matching
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import options_named
+from iscp.cli.shell.root_group import options_named
 from iscp.cli.shell.terminal import confirm, say
 from iscp.model.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.model.api.api_views import JobView

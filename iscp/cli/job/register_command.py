@@ -28,7 +28,7 @@ from iscp.cli.shell.arguments import (
     invocation,
 )
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import ExitStatus, option_of, options_named, places_named, show_error
+from iscp.cli.shell.root_group import ExitStatus, option_of, options_named, places_named, show_error
 from iscp.cli.shell.terminal import say
 from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.api.api_views import Action, CheckedJob, RegisterResult

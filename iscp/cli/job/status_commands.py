@@ -39,9 +39,8 @@ from iscp.cli.shell.arguments import (
     timeout_option,
 )
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import ExitStatus, show_error
 from iscp.cli.shell.render import show_history, show_placement
-from iscp.cli.shell.root_group import watched
+from iscp.cli.shell.root_group import ExitStatus, show_error, watched
 from iscp.cli.shell.terminal import pairs, say, table
 from iscp.model.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace
 from iscp.model.api.api_views import EventView, JobView, PlacedShard

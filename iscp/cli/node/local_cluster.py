@@ -42,8 +42,7 @@ from iscp.system.child_process import end, how_it_ended, spawn, tail
 from iscp.system.http_exchange import free_port, is_free
 from iscp.system.small_files import private_directory
 from iscp.system.threads import SystemClock
-from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
-from iscp.system.tls.tls_files import TlsSource
+from iscp.system.tls.tls_files import CertificateWatch, TlsSource, certificate_watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from iscp.cli.node.local_cluster import (
     node_command,
 )
 from iscp.cli.shell import render
-from iscp.cli.shell.error_words import ERROR_PREFIX
+from iscp.cli.shell.root_group import ERROR_PREFIX
 from iscp.cli.shell.terminal import say
 from iscp.model.settings.config import LogFormat
 from iscp.model.values.errors import Unavailable

@@ -13,8 +13,8 @@ import click
 from iscp.cli.node.log_command import config_option
 from iscp.cli.shell.arguments import TARGET, ListenType, WholeNumber, account_option, anywhere_output
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import ExitStatus, show_error
 from iscp.cli.shell.program_end import answer_first_signal, end_at_once
+from iscp.cli.shell.root_group import ExitStatus, show_error
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION
 from iscp.model.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX

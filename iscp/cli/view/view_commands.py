@@ -41,9 +41,8 @@ from iscp.cli.shell.arguments import (
     timeout_option,
 )
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.render import show_history
-from iscp.cli.shell.root_group import watched
+from iscp.cli.shell.root_group import options_named, watched
 from iscp.cli.shell.terminal import pairs, say, table
 from iscp.cli.shell.terminal import table as draw_table
 from iscp.cli.view.apply_command import apply_views_of_files, import_views

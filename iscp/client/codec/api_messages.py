@@ -30,6 +30,7 @@ from typing import Any
 from iscp.client.channel.grpc_errors import detail_of, error_of
 from iscp.client.codec.message_codec import Codec, EnumCodec, FieldCodec, pages, to_message
 from iscp.model.access.authorization import AuditEntry, TokenRecord
+from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import (
     CHANGES,
     LINES_MAX,
@@ -77,7 +78,6 @@ from iscp.model.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFi
 from iscp.model.job.job_row import Deletion, JobCondition, JobState, JobStatus, Reason
 from iscp.model.job.start_rule import Comparison, Sample, VerifyReport
 from iscp.model.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import InvalidRequest, PermanentError
 from iscp.model.values.ids import DEFAULT_ACCOUNT
 from iscp.model.values.progress import UNCOUNTED, UNKNOWN, RunProgress, SnapshotSize, TableSize, count_or_unknown

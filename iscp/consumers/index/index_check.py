@@ -36,7 +36,7 @@ from iscp.index.lance.index_transaction import ADDRESS, RowSums, count_rows, row
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import row_digests
 from iscp.index.lance.word_counts import WordCounts, merged_counts, read_table
-from iscp.index.maintenance.calibration import NEIGHBOURS, Floats, calibrate, matrix_of, nearness, sampled_vectors
+from iscp.index.maintenance.index_maintenance import NEIGHBOURS, Floats, calibrate, matrix_of, nearness, sampled_vectors
 from iscp.index.model.definition_parsing import definition_from_json
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.index.search.vector_search import VectorSearch

@@ -28,7 +28,7 @@ from iscp.consumers.view.view_spec import ViewSpec
 from iscp.delta.rows.row_search import SEARCHED_BYTES_MAX, are_equal
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.registration_id import logged_job
-from iscp.model.sql.sql_functions import exact_instant_s
+from iscp.model.sql.sql_names import exact_instant_s
 from iscp.model.values.errors import EngineError, InvariantBroken
 from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import (

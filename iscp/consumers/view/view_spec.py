@@ -12,7 +12,7 @@ from iscp.model.job.source_holds import HOLD_MAX_S
 from iscp.model.query_plan import NamedQuery
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.spec.spec_parsing import WAITS_FOR_MAX_S, WAITS_FOR_S
-from iscp.model.sql.sql_functions import refuse_unbounded
+from iscp.model.sql.sql_names import refuse_unbounded
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import exact_float, shown
 from iscp.views.refresh.refresh_choice import Policy

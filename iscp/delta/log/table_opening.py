@@ -40,11 +40,12 @@ from iscp.storage.delta_errors import (
     delta_faults,
     storage_faults,
 )
-from iscp.storage.parquet_footer import OddFooterError, check_footer
 from iscp.storage.regular_files import (
     REACH,
+    OddFooterError,
     Reach,
     RefusedFileError,
+    check_footer,
     lies_elsewhere,
     path_below,
     require_size,

@@ -31,7 +31,7 @@ from sqlglot.errors import SqlglotError
 from iscp.index.lance.lance_access import FALSE, TRUE
 from iscp.index.search.filter_literals import FIELD, Value, date_of, instant_of, literal_value, local_time_of, refusal
 from iscp.model.api.api_requests import FILTER_CHARS_MAX
-from iscp.model.sql.sql_functions import SQL_NESTING_MAX, nesting_of
+from iscp.model.sql.sql_names import SQL_NESTING_MAX, nesting_of
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import first_line, shown
 

@@ -20,11 +20,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from iscp.model.access.service_table import RULES, Rule, Scope
+from iscp.model.access.service_table import RULES, Principal, Role, Rule, Scope
 from iscp.model.job.job_row import JobRow, tables_of
 from iscp.model.job.registration_id import name_fault
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX, VIEW_STATE_SUFFIX
-from iscp.model.values.access_roles import Principal, Role
 from iscp.model.values.errors import InvalidRequest, NotAuthenticated, NotAuthorized
 
 

@@ -16,7 +16,7 @@ from math import inf, isfinite
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from iscp.model.values.access_roles import KnownBy, Principal, Role, is_account
+from iscp.model.access.service_table import KnownBy, Principal, Role, is_account
 from iscp.model.values.errors import NotAuthenticated
 from iscp.model.values.untrusted_values import SettingFault, about, is_loopback, setting, url_fault
 

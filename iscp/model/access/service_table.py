@@ -2,16 +2,79 @@
 
 Authorization, the audit, forwarding to the owner, the bounds of waits, the gateway and its OpenAPI document follow from
 it. Cursors of changefeeds do not go over gRPC: applications write them to etcd themselves (docs/authorization.md).
+
+Roles, and the callers who have one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import partial
+from math import inf
 
-from iscp.model.values.access_roles import Role
+
+def is_account(name: str) -> bool:
+    """Return whether it can be the name of an account: at most 128 characters, without blanks around them."""
+    return _ACCOUNT_NAME.fullmatch(name) is not None
+
+
+class Role(StrEnum):
+    """A role in an account; each may do what those before it may."""
+
+    VIEWER = "viewer"
+    EDITOR = "editor"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    def covers(self, needed: Role) -> bool:
+        """Return whether who has this role may do what needs that one."""
+        return _RANKS[self] >= _RANKS[needed]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
+
+
+class KnownBy(StrEnum):
+    """The proof by which a caller is known."""
+
+    CERTIFICATE = "certificate"
+    TOKEN = "token"
+    OIDC = "oidc"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller, in one account. `name` is the certificate's name, a token's id, or `oidc:` and a subject.
+
+    With `everywhere` the account is the cluster-wide one, and may act for all others. `expires_at_s` is the time (Unix
+    seconds) from which a provider's word on a caller is no longer valid; it is not set for other callers.
+    """
+
+    account: str
+    role: Role
+    name: str
+    known_by: KnownBy
+    everywhere: bool = False
+    expires_at_s: float = inf
+
+    @property
+    def by_token(self) -> bool:
+        """Return whether the caller is known by what a call carries in `authorization`."""
+        return self.known_by in (KnownBy.TOKEN, KnownBy.OIDC)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of a caller: a token, iscp's or a provider's (empty: none), and the names in a verified
+    certificate.
+    """
+
+    token: str = ""
+    names: frozenset[str] = frozenset()
 
 
 class Scope(Enum):
@@ -203,3 +266,6 @@ RULES: Mapping[str, Rule] = {name: service.rules[name.rpartition("/")[2]] for na
 def methods_that(holds: Callable[[ServiceRow, Rule], bool]) -> frozenset[str]:
     """Return the full names of the methods for which `holds` is True of their service and their rule."""
     return frozenset(name for name, rule in RULES.items() if holds(SERVICE_OF[name], rule))
+
+
+_ACCOUNT_NAME = re.compile(r"\S(.{0,126}\S)?")

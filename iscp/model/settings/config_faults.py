@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from iscp.model.access.authorization import ROOTS_MAX, is_bucket, is_root
 from iscp.model.access.security_config import oidc_faults
+from iscp.model.access.service_table import is_account
 from iscp.model.settings.config import (
     BUCKETS_MAX,
     EtcdConfig,
@@ -19,7 +20,6 @@ from iscp.model.settings.config import (
     tracing_faults,
 )
 from iscp.model.settings.embedder_config import embedder_faults
-from iscp.model.values.access_roles import is_account
 from iscp.model.values.untrusted_values import URL, SettingFault, is_loopback, unwritten_sign, url_fault
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from iscp.model.sql.sql_functions import (
+from iscp.model.sql.sql_names import (
     OPTIONS_AT,
     Constant,
     SqlFault,

@@ -22,14 +22,13 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from iscp.client.channel.call_metadata import FORWARDED_KEY
-from iscp.client.channel.connection_guard import behaviour_of, handler_around
 from iscp.client.channel.grpc_errors import abort, answering, translate_errors
+from iscp.client.channel.silent_calls import behaviour_of, handler_around
 from iscp.client.codec.api_messages import AUDIT_ENTRY, TOKEN, role_from_wire
 from iscp.client.codec.message_codec import pages
 from iscp.model.access.authorization import AuditQuery, ForeignAccount
-from iscp.model.access.service_table import Foreign, Rule, Scope, methods_that
+from iscp.model.access.service_table import Foreign, Principal, Rule, Scope, methods_that
 from iscp.model.settings.config import WaitBounds
-from iscp.model.values.access_roles import Principal
 from iscp.model.values.errors import (
     InvalidRequest,
     IscpError,

@@ -31,8 +31,7 @@ from google.protobuf.message import Message
 from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.client.channel.grpc_errors import DETAIL_KEY
 from iscp.model.access.authorization import AuditEntry, id_within, without_secrets
-from iscp.model.access.service_table import RULES
-from iscp.model.values.access_roles import Credentials, Principal
+from iscp.model.access.service_table import RULES, Credentials, Principal
 from iscp.model.values.errors import ErrorCode, NotAuthenticated
 from iscp.model.values.ids import DEFAULT_ACCOUNT
 from iscp.model.values.untrusted_values import exact_name, printable

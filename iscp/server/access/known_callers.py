@@ -27,7 +27,7 @@ from iscp.model.access.authorization import (
     is_jwt,
 )
 from iscp.model.access.security_config import OidcConfig, caller_of
-from iscp.model.values.access_roles import Credentials, KnownBy, Principal, Role
+from iscp.model.access.service_table import Credentials, KnownBy, Principal, Role
 from iscp.model.values.errors import Conflict, InvalidRequest, IscpError, NotAuthenticated, Unavailable
 from iscp.model.values.untrusted_values import error_text
 from iscp.ports.admin import (

@@ -28,9 +28,16 @@ from grpc_reflection.v1alpha import reflection
 
 from iscp.client.channel.attempts import waiting_s
 from iscp.client.channel.call_metadata import SERVER_OPTIONS
-from iscp.client.channel.connection_guard import GRPC_CONNECTIONS_MAX, ConnectionGuard, server_bounds
 from iscp.client.channel.grpc_errors import answering
-from iscp.client.channel.silent_calls import SILENT_IN_POOL_MAX, ClientWatch, SilentCallGuard, SilentCalls
+from iscp.client.channel.silent_calls import (
+    GRPC_CONNECTIONS_MAX,
+    SILENT_IN_POOL_MAX,
+    ClientWatch,
+    ConnectionGuard,
+    SilentCallGuard,
+    SilentCalls,
+    server_bounds,
+)
 from iscp.client.codec.api_messages import (
     CONSUMER,
     JOB_NAME,

@@ -37,15 +37,17 @@ from tenacity import (
 )
 
 from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel, trace_in, with_trace
-from iscp.client.channel.connection_guard import (
+from iscp.client.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
+from iscp.client.channel.silent_calls import (
     PROBE_CONNECTIONS_MAX,
+    ClientWatch,
     ConnectionGuard,
+    SilentCallGuard,
+    SilentCalls,
     behaviour_of,
     handler_around,
     server_bounds,
 )
-from iscp.client.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
-from iscp.client.channel.silent_calls import ClientWatch, SilentCallGuard, SilentCalls
 from iscp.client.codec.api_messages import JOB
 from iscp.client.codec.message_codec import to_request
 from iscp.model.access.service_table import methods_that

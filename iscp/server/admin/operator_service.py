@@ -58,8 +58,7 @@ from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
-from iscp.server.admin.admin_service import answer_of
-from iscp.server.admin.cluster_views import LogReader
+from iscp.server.admin.admin_service import LogReader, answer_of
 from iscp.system.threads import retry_conflicts
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from iscp.model.values.access_roles import Credentials
+from iscp.model.access.service_table import Credentials
 from iscp.model.values.errors import IscpError
 from iscp.server.http.gateway_server import ACCEPT_LOOK_S, BoundedListener
 from iscp.system.http_exchange import BoundedReader

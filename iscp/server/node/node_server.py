@@ -27,8 +27,8 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from iscp.client.channel.call_metadata import Meant, meant_of, refuse_other, trace_in
-from iscp.client.channel.connection_guard import handlers_of
 from iscp.client.channel.grpc_errors import translate_errors
+from iscp.client.channel.silent_calls import handlers_of
 from iscp.client.codec.api_messages import (
     LOG_PAGE,
     PROGRESS,

@@ -21,8 +21,7 @@ from iscp.algebra.lookup_plan import statements_of
 from iscp.algebra.result_types import OTHER
 from iscp.algebra.stored_query import with_fields_as_columns, without_unread_columns
 from iscp.model.query_plan import NotRanged, QueryShape, undecided_reason
-from iscp.model.sql.sql_functions import SIZE_MAX, too_deep
-from iscp.model.sql.sql_names import RESERVED_PREFIX, quoted, reserved_names
+from iscp.model.sql.sql_names import RESERVED_PREFIX, SIZE_MAX, quoted, reserved_names, too_deep
 from iscp.model.values.column_identity import COLLATIONS
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import first_line

@@ -20,7 +20,7 @@ from iscp.model.query_plan import (
     reads_all_again,
     worth_storing,
 )
-from iscp.model.sql.sql_functions import finest
+from iscp.model.sql.sql_names import finest
 from iscp.model.values.errors import InvalidRequest
 from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, assert_never
 
 from iscp.algebra.algebra import CLOCK_TYPES
-from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.sql.sql_names import TimeDependence
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import shown
 from iscp.system.late_imports import T

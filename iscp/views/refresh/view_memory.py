@@ -29,7 +29,7 @@ from iscp.algebra.stored_query import (
     query_from_json,
     query_to_json,
 )
-from iscp.model.sql.sql_functions import TimeDependence, next_refresh_at_s
+from iscp.model.sql.sql_names import TimeDependence, next_refresh_at_s
 from iscp.model.values.errors import StorageError
 from iscp.model.values.watermark import SourceMark
 from iscp.ports.sink import TargetNotes

@@ -18,8 +18,7 @@ from iscp.algebra.key_reduction import UnplannedError
 from iscp.delta.rows.net_changes import weights_of
 from iscp.delta.rows.row_search import beyond, row_codes
 from iscp.model.query_plan import NamedQuery, undecided_reason
-from iscp.model.sql.sql_functions import TimeDependence
-from iscp.model.sql.sql_names import OP
+from iscp.model.sql.sql_names import OP, TimeDependence
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.totals import NO_TOTALS, QueryTotals
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange

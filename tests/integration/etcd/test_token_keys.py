@@ -16,7 +16,7 @@ from iscp.etcd.keys import Keys
 from iscp.etcd.server import EtcdServer
 from iscp.etcd.watched_keys import CONFIRM_S, EtcdTokens, TokenWatch
 from iscp.model.access.authorization import ENDED_RETAINED_S, TokenRecord, digest_of, draw_token, id_of
-from iscp.model.values.access_roles import Credentials, Role
+from iscp.model.access.service_table import Credentials, Role
 from iscp.model.values.errors import InvalidRequest, NotAuthenticated, Unavailable
 from iscp.server.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
 from iscp.system.threads import THREADS, SystemClock

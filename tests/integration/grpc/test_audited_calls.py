@@ -14,8 +14,8 @@ import pytest
 from iscp.client.admin_client import Client
 from iscp.client.channel.grpc_errors import from_rpc
 from iscp.model.access.authorization import TokenRecord
+from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
 from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.access.call_audit import NAMED_MAX

@@ -15,10 +15,9 @@ import pytest
 from iscp import aio
 from iscp.changefeed import Changefeed
 from iscp.client.admin_client import Client
-from iscp.model.access.service_table import RULES
+from iscp.model.access.service_table import RULES, Role
 from iscp.model.api.api_requests import CHANGES_MAX, CURSOR_CHARS_MAX, FEED_WAIT_S_MAX
 from iscp.model.settings.config import WaitBounds
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import (
     CursorBehind,
     ErrorCode,

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from iscp.client.admin_client import Client
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.model.values.errors import NotAuthenticated
 from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.access.known_callers import CertificateCaller

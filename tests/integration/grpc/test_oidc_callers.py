@@ -13,7 +13,7 @@ import pytest
 from iscp.client.admin_client import Client
 from iscp.client.channel.attempts import TOKEN_CHECK_S
 from iscp.model.access.authorization import TOKEN_CHARS_MAX
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.model.values.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound, Unavailable
 from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.access.jwks_keys import HttpJwks

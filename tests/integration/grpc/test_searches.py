@@ -14,9 +14,8 @@ import pytest
 
 from iscp import aio
 from iscp.client.admin_client import Client
-from iscp.model.access.service_table import RULES
+from iscp.model.access.service_table import RULES, Role
 from iscp.model.api.api_requests import K_MAX, WAIT_S_MAX, SearchHit, SearchRequest, SearchWeights
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import (
     ErrorCode,
     InvalidRequest,

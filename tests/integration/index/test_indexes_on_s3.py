@@ -13,7 +13,6 @@ import pytest
 from obstore.store import from_url
 
 from iscp.index.lance.index_store import open_index
-from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.lance.word_counts import FOLDER
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import read_shape, version_numbers
@@ -21,7 +20,7 @@ from iscp.index.model.index_definition import Upkeep, next_action
 from iscp.index.search.search_library import search
 from iscp.model.values.errors import Conflict, InvalidRequest, StorageError
 from iscp.storage import files
-from iscp.storage.dataset_manifest import MANIFEST_BYTES_MAX
+from iscp.storage.dataset_manifest import MANIFEST_BYTES_MAX, VersionProbe
 from iscp.storage.locations import VERSIONS, manifest_name
 from iscp.storage.s3_settings import table_options
 from iscp.system.failpoints import EnvironmentFailpoints

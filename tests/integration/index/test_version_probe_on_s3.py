@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
-from iscp.index.lance.version_probe import VersionProbe
 from iscp.model.values.errors import TableNotFound
+from iscp.storage.dataset_manifest import VersionProbe
 from iscp.storage.locations import VERSIONS, manifest_name
 from iscp.storage.s3_settings import table_options
 from tests.fakes.s3 import FakeS3, delete_all

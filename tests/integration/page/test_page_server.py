@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 import pytest
 
 from iscp.client.admin_client import Client
+from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.query_plan import QueryExplanation
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import ConfigurationError, Unavailable
 from iscp.server.access.known_callers import CertificateCaller
 from iscp.server.page.page_app import STREAMS_PER_VIEWER_MAX

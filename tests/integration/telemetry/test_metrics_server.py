@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from iscp.model.access.service_table import Credentials
 from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
-from iscp.model.values.access_roles import Credentials
 from iscp.model.values.errors import ConfigurationError, NotAuthenticated
 from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
 from iscp.server.http.gateway_server import PENDING_PER_HOST_MAX

@@ -16,7 +16,7 @@ from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.delta.joblog.appended_tables import AuditTable
 from iscp.model.access.authorization import TOKEN_CHARS_MAX, AuditEntry, AuditQuery
 from iscp.model.access.security_config import AccountConfig
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.model.values.errors import (
     ErrorCode,
     InvalidRequest,

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.model.sql.sql_functions import TIME_REFRESH_S
+from iscp.model.sql.sql_names import TIME_REFRESH_S
 from iscp.model.values.errors import InvalidRequest
 from iscp.spark.session import SparkRuntime
 from tests.fakes.clock import FakeClock

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from iscp.model.sql.sql_functions import SIZE_MAX
+from iscp.model.sql.sql_names import SIZE_MAX
 from iscp.model.values.errors import InvalidRequest
 from iscp.spark.session import SparkRuntime
 from iscp.spark.spark_frames import run_nothing

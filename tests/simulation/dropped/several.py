@@ -8,7 +8,7 @@ from iscp.model.job.iteration import DataType, JobOutcome
 from iscp.model.job.job_row import JobRow
 from iscp.model.values.watermark import Position
 from iscp.ports.consumer import Consumed
-from iscp.schedule.further_tables import FurtherAnswer
+from iscp.schedule.lag import FurtherAnswer
 from iscp.schedule.schedule_events import Probe
 from tests.simulation.engine import Engine, Run
 

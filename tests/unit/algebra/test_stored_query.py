@@ -41,7 +41,7 @@ from iscp.algebra.stored_query import (
     with_fields_as_columns,
     without_unread_columns,
 )
-from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.sql.sql_names import TimeDependence
 from iscp.model.values.column_identity import COLLATIONS
 from tests.fakes.algebras import total
 from tests.fakes.forged_queries import forged

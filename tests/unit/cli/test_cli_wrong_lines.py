@@ -25,7 +25,7 @@ from iscp.cli.iscp import iscp as iscp_group
 from iscp.cli.iscp import main as iscp_main
 from iscp.cli.iscp_admin import cli as admin_group
 from iscp.cli.iscp_admin import main as admin_main
-from iscp.cli.shell.error_words import ExitStatus
+from iscp.cli.shell.root_group import ExitStatus
 from tests.fakes.fuzzed_node import KEPT, FuzzedNode
 from tests.fakes.wrong_lines import ODD, Leaf, leaves, line, wrong_of
 

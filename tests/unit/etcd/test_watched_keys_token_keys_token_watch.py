@@ -10,7 +10,7 @@ from dataclasses import replace
 from iscp.etcd.keys import Keys, KeyValue, Listing, WatchItem
 from iscp.etcd.watched_keys import BEHIND_MAX_S, CONFIRM_S, TokenKeys, TokenWatch, value_of
 from iscp.model.access.authorization import TokenRecord
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.server.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.system.threads import THREADS, SystemClock
 from tests.fakes.waiting import until

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.model.query_plan import JoinSide, NotRanged, Operator, OperatorKind, RangedQuery, find_ranged
-from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.sql.sql_names import TimeDependence
 
 T = Operator(OperatorKind.TABLE, "t", table="t")
 U = Operator(OperatorKind.TABLE, "u", table="u")

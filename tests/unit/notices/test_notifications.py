@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.model.api.api_views import JobView
-from iscp.model.job.job_row import JobState, JobStatus, Reason
-from iscp.model.job.notification import Notification, NotificationKind, Origin
+from iscp.model.job.job_row import JobState, JobStatus, Notification, NotificationKind, Origin, Reason
 from iscp.notices.notifications import (
     CONDITIONS,
     DROPPED,

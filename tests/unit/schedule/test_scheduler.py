@@ -32,8 +32,8 @@ from iscp.model.values.ids import ShardId
 from iscp.model.values.watermark import SourceMark, Watermark
 from iscp.ports.system import Guard, within_trace
 from iscp.schedule.executor import Executor
-from iscp.schedule.further_tables import FurtherAnswer
 from iscp.schedule.iteration_outcomes import ScheduleTimes
+from iscp.schedule.lag import FurtherAnswer
 from iscp.schedule.probes import SHARE_MAX
 from iscp.schedule.schedule_events import IterationEnded, ProbeAnswered, VerifyWithdrawn, WorkerNews
 from iscp.schedule.schedule_machine import Schedule

@@ -9,8 +9,7 @@ import pytest
 
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_store import OpenIndex
-from iscp.index.maintenance.calibration import NEIGHBOURS, calibrate
-from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
+from iscp.index.maintenance.index_maintenance import NEIGHBOURS, MaintenanceLimits, calibrate, maintain
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock
 from tests.fakes.maintained_index import MaintainedIndex, Row

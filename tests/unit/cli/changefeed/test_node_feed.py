@@ -16,8 +16,8 @@ from iscp.changefeed import Changefeed
 from iscp.cli.changefeed.node_feed import ShownFeed
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
-from iscp.cli.shell.error_words import ExitStatus
 from iscp.cli.shell.program_end import restore_answers
+from iscp.cli.shell.root_group import ExitStatus
 from iscp.model.api.api_requests import ChangePage, FeedChange
 from iscp.model.values.errors import StorageError
 from iscp.server.admin.admin_server import AdminServer

@@ -20,7 +20,7 @@ from iscp.etcd.keys import EtcdSettings, Keys
 from iscp.etcd.server import EtcdServer
 from iscp.etcd.watched_keys import EtcdTokens
 from iscp.model.access.authorization import id_of
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import Role
 from iscp.server.access.access_interceptor import AccessServer
 from iscp.server.admin.admin_server import AdminServer
 from iscp.system.threads import SystemClock

@@ -29,9 +29,8 @@ import iscp
 from iscp.cli.index.index_commands import show_answer
 from iscp.cli.iscp_admin import cli
 from iscp.cli.shell import render, terminal
-from iscp.cli.shell.error_words import show_error
 from iscp.cli.shell.render import show_left_out
-from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.root_group import RootGroup, show_error
 from iscp.cli.shell.terminal import confirm, fit, json_text, say, say_headed, say_marked, yaml_text
 from iscp.model.api.api_requests import SearchAnswer, SearchHit
 from iscp.model.api.api_views import LeftOutRow, LeftOutRows

@@ -119,7 +119,7 @@ def test_a_token_and_a_context_go_together() -> None:
 
 def test_neither_a_client_nor_a_node_imports_opentelemetry_by_itself() -> None:
     program = (
-        "import sys, iscp, iscp.app.compose, iscp.app.observation_parts\n"
+        "import sys, iscp, iscp.app.compose, iscp.app.foundation\n"
         "from iscp.client.channel.call_metadata import traced_metadata\n"
         "assert traced_metadata() == ()\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"

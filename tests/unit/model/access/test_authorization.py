@@ -36,11 +36,10 @@ from iscp.model.access.authorization import (
     places_of,
     without_secrets,
 )
-from iscp.model.access.service_table import RULES, Scope
+from iscp.model.access.service_table import RULES, KnownBy, Principal, Role, Scope
 from iscp.model.job.job_row import JobRow
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
-from iscp.model.values.access_roles import KnownBy, Principal, Role
 from iscp.model.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
 from iscp.model.values.ids import JobKey
 

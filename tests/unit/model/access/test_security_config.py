@@ -23,9 +23,9 @@ from iscp.model.access.security_config import (
     TlsConfig,
     caller_of,
 )
+from iscp.model.access.service_table import KnownBy, Principal, Role
 from iscp.model.settings.config import JobLogConfig, NodeConfig
 from iscp.model.settings.config_faults import faults
-from iscp.model.values.access_roles import KnownBy, Principal, Role
 from iscp.model.values.errors import ConfigurationError, NotAuthenticated
 
 CONFIG = OidcConfig(issuer="i", audience="a", jwks_url="https://i/keys")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from iscp.model.access.service_table import RULES, Foreign, Scope
-from iscp.model.values.access_roles import Role
+from iscp.model.access.service_table import RULES, Foreign, Role, Scope
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, node_pb2, operator_pb2, search_pb2
 
 SERVED = (access_pb2, admin_pb2, builds_pb2, feeds_pb2, node_pb2, operator_pb2, search_pb2, health_pb2, reflection_pb2)

@@ -2,7 +2,7 @@
 
 Who may reach a node: nobody on other machines without TLS and authentication, unless that is said.
 
-
+Waits after failures double up to a cap, with jitter, and a quarantined job is tried rarely.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iscp.app.settings import load_settings, to_toml
 from iscp.model.access.authorization import ROOTS_MAX
 from iscp.model.access.security_config import AccountConfig, SecurityConfig, TlsConfig
+from iscp.model.access.service_table import Role
 from iscp.model.settings.config import (
     BUCKETS_MAX,
+    JITTER,
     JOBS_NAMED_MAX,
     BackoffConfig,
     BucketConfig,
@@ -31,10 +35,11 @@ from iscp.model.settings.config import (
     S3Config,
     Setting,
     StorageConfig,
+    delay_s,
+    quarantined,
     settings,
 )
 from iscp.model.settings.config_faults import faults, port_of, range_fault
-from iscp.model.values.access_roles import Role
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.untrusted_values import is_loopback
 
@@ -319,3 +324,26 @@ def test_code_that_is_not_ours_runs_where_any_kind_of_it_is_allowed() -> None:
     for section in ("consumers", "triggers", "embedding"):
         allowing = replace(getattr(VALID, section), allow=("own",))
         assert replace(VALID, **{section: allowing}).allows_foreign_code
+
+
+CONFIG_OF_BACKOFF = BackoffConfig(base_s=5, cap_s=300, quarantine_after=10, quarantine_s=3_600)
+
+
+def test_five_seconds_double_up_to_five_minutes_and_then_it_is_quarantined() -> None:
+    waits = [delay_s(CONFIG_OF_BACKOFF, failures, draw=0.0) for failures in range(1, 12)]
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300, 3_600, 3_600]
+    assert [quarantined(CONFIG_OF_BACKOFF, failures) for failures in (1, 9, 10, 11)] == [False, False, True, True]
+
+
+@given(
+    failures=st.integers(1, 10**9),
+    draw=st.floats(0, 1, exclude_max=True),
+    base_s=st.floats(1e-3, 1e3),
+    factor=st.floats(1, 1e6),
+)
+def test_a_wait_is_never_nothing_and_never_beyond_the_cap(
+    failures: int, draw: float, base_s: float, factor: float
+) -> None:
+    config = BackoffConfig(base_s=base_s, cap_s=base_s * factor, quarantine_after=2 * 10**9)
+    wait_s = delay_s(config, failures, draw)
+    assert base_s * (1 - JITTER) <= wait_s <= config.cap_s

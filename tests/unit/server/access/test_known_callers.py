@@ -19,7 +19,7 @@ import pytest
 
 from iscp.model.access.authorization import AuditEntry, AuditQuery
 from iscp.model.access.security_config import OidcConfig
-from iscp.model.values.access_roles import Credentials, KnownBy, Principal, Role
+from iscp.model.access.service_table import Credentials, KnownBy, Principal, Role
 from iscp.model.values.errors import Conflict, InvalidRequest, IscpError, NotAuthenticated, StorageError, Unavailable
 from iscp.ports.admin import UnknownKey
 from iscp.ports.system import Clock

@@ -3,6 +3,8 @@
 Which names of a certificate count: DNS names, addresses and the common name, each by its type.
 
 Endpoints are HOST:PORT, and anything else is named with a remedy.
+
+Files that change while they are in use: whole renewals are taken up, halves and junk are not.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from iscp.model.access.security_config import OidcConfig, SecurityConfig, TlsConfig
 from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.model.values.errors import ConfigurationError
-from iscp.system.tls.certificate_watch import certificate_faults, certificate_watch
 from iscp.system.tls.tls_files import (
+    CHECK_S,
+    CertificateWatch,
     ShownNames,
     TlsFiles,
+    certificate_faults,
+    certificate_watch,
+    days_left,
     endpoint_or_default,
     examine,
     node_faults,
@@ -204,3 +210,65 @@ def test_of_several_nodes_the_wrong_one_is_named_with_its_place(given: str, plac
 
 def test_what_is_given_wins() -> None:
     assert endpoint_or_default("a:1") == "a:1"
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_check(self) -> None:
+        self.now_s += CHECK_S
+
+
+@pytest.fixture
+def certs_of_watch(tmp_path: Path) -> Certs:
+    return Certs(tmp_path / "certs")
+
+
+def test_a_renewal_is_taken_up_at_the_next_check_and_not_before(certs_of_watch: Certs) -> None:
+    clock = Seconds()
+    watch = CertificateWatch(certs_of_watch.files("node"), clock=clock)
+    first = watch.current()
+    certs_of_watch.authority.renew("node")
+    assert watch.current() is first
+    clock.pass_check()
+    second = watch.current()
+    assert second.certificate != first.certificate
+    assert second.key == first.key, "a renewal keeps the key"
+    clock.pass_check()
+    assert watch.current() is second, "the very same until the files change"
+
+
+def test_of_a_pair_the_first_half_alone_is_not_used(certs_of_watch: Certs) -> None:
+    clock, files = Seconds(), certs_of_watch.files("node")
+    watch = CertificateWatch(files, clock=clock)
+    first = watch.current()
+    assert files.cert_file
+    before = files.cert_file.read_bytes()
+    certs_of_watch.authority.renew("node", new_key=True)
+    after = files.cert_file.read_bytes()
+    files.cert_file.write_bytes(before)  # with the new key: as if the certificate were not written yet
+    clock.pass_check()
+    assert watch.current() is first
+    files.cert_file.write_bytes(after)
+    clock.pass_check()
+    assert watch.current().key != first.key
+
+
+def test_what_cannot_be_used_is_refused_at_first_and_ignored_later(certs_of_watch: Certs, tmp_path: Path) -> None:
+    clock, files = Seconds(), certs_of_watch.files("node")
+    watch = CertificateWatch(files, "security.tls.", clock)
+    first = watch.current()
+    assert files.cert_file
+    files.cert_file.unlink()
+    clock.pass_check()
+    assert watch.current() is first
+    with pytest.raises(ConfigurationError, match=r"security\.tls\.cert_file: .*cannot be read"):
+        CertificateWatch(files, "security.tls.", clock)
+
+
+def test_days_are_those_of_the_own_certificate(certs_of_watch: Certs) -> None:
+    assert days_left(certs_of_watch.files("client").read()) == 364

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from iscp.model.query_plan import JoinSide, Operator, OperatorKind, QueryShape
-from iscp.model.sql.sql_functions import TimeDependence
+from iscp.model.sql.sql_names import TimeDependence
 from iscp.views.analysis.separate_analysis import shape_from_json, shape_to_json
 
 TABLE = Operator(OperatorKind.TABLE, "t", table="t")

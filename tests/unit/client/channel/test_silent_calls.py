@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.client.channel.connection_guard import IDLE_LEAST_S, ConnectionPlaces
+from iscp.client.channel.silent_calls import IDLE_LEAST_S, ConnectionPlaces
 from iscp.system.http_exchange import Peer
 
 MOST = 100

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.model.sql.sql_functions import (
+from iscp.model.sql.sql_names import (
     SIZE_MAX,
     SQL_CHARACTERS_MAX,
     SQL_NESTING_MAX,
