@@ -64,10 +64,9 @@ from iscp.model.values.errors import InvalidRequest, Unavailable
 from iscp.model.values.ids import WIRE_FORMAT, NodeRecord, ShardId
 from iscp.model.values.progress import UNCOUNTED, UNKNOWN, TableSize
 from iscp.notices.log_ring import LogRing, configure_logging
-from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import BuildAnswer, ClusterPorts, NodeCalls
 from iscp.ports.engine import NodeLog
-from iscp.ports.source import NothingHeld
+from iscp.ports.source import NothingHeld, TableDescription
 from iscp.schedule.schedule_events import WorkerNews
 from iscp.server.admin.admin_server import AdminServer, OperatorServer, Service
 from iscp.server.admin.admin_service import ClusterViews, OwnerAdmin

@@ -37,7 +37,7 @@ from benchmarks.progress import report_progress
 from iscp.cli.node.up import start_up
 from iscp.client.admin_client import Client
 from iscp.delta.log.commits import newest_version, read_commit
-from iscp.index.embedding.hashed_embedder import HashedEmbedder
+from iscp.index.embedding.local_models import HashedEmbedder
 from iscp.index.search.search_library import search
 from iscp.model.api.api_requests import SearchWeights
 from iscp.model.settings.embedder_config import EmbedderConfig

@@ -29,6 +29,7 @@ import grpc
 from iscp import __version__
 from iscp.app.foundation import Foundation, compose_places
 from iscp.app.index_parts import NodeSearch
+from iscp.app.registry import TriggerRegistry
 from iscp.app.shard_parts import ShardEngine
 from iscp.cluster.builds.builder_loop import BuilderAccess, BuilderLoop, BuildWorkerLoop, TracedRangeBuilder, plan_of
 from iscp.cluster.metering import (
@@ -57,8 +58,8 @@ from iscp.delta.joblog.appended_tables import AuditTable
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.delta.source.delta_catalog import DeltaCatalog, DeltaRetentionHold, property_setter
 from iscp.delta.source.spark_read import DeltaRangeReader
+from iscp.engine.account_turns import PlaceGuard
 from iscp.engine.iteration_ports import IterationPorts
-from iscp.engine.place_guard import PlaceGuard
 from iscp.engine.range_staging import SnapshotRangeBuilder
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys
@@ -77,9 +78,9 @@ from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.ids import NodeRecord, ShardId
 from iscp.notices.alert_watch import AlertSettings, AlertWatch, WebhookSender, webhooks_of
 from iscp.ports.admin import AdminService, FeedPages
-from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import ClusterPorts, NodeCalls
 from iscp.ports.engine import NodeDeaths
+from iscp.ports.source import Catalog
 from iscp.ports.system import Clock, Failpoints
 from iscp.schedule.probe_pool import TargetProbes, WaitedTargets
 from iscp.schedule.runner import RunGuard
@@ -94,7 +95,6 @@ from iscp.server.node.owner_streams import Peers
 from iscp.spark.jvm_launch import JvmHeap
 from iscp.system.child_process import resident_bytes
 from iscp.system.threads import THREADS
-from iscp.system.trigger_registry import TriggerRegistry
 
 log = logging.getLogger(__name__)
 
@@ -449,7 +449,7 @@ def compose_metrics(
     if not config.metrics.used:
         return MetricsSide()
     from iscp.changefeed.client.reader import CursorLags
-    from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+    from iscp.notices.open_telemetry import OpenTelemetryMeter
     from iscp.server.http.metrics_server import MetricsServer
 
     meter, heap = foundation.meter, JvmHeap(foundation.spark.root)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from iscp import __version__
 from iscp.app.index_parts import index_services
 from iscp.app.registry import ConsumerRegistry
-from iscp.consumers.index.index_services import IndexServices
 from iscp.delta.log.commits import read_commit_trace
 from iscp.delta.log.table_opening import read_column_types
 from iscp.delta.source.delta_catalog import SqlAnalysis
-from iscp.engine.place_guard import PlaceGuard
+from iscp.engine.account_turns import PlaceGuard
+from iscp.index.embedding.embedding_service import IndexServices
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.job.job_row import JobRow
 from iscp.model.run_events import EventEmitter, JobRunState, KnownTables, run_event
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import grpc
 
     from iscp.cluster.node import Closes
-    from iscp.notices.otel_tracer import OtelTracer
+    from iscp.notices.open_telemetry import OtelTracer
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def node_meter(config: NodeConfig, version: str, clock: Clock) -> Meter:
     """Return the meter of this node. Nothing of OpenTelemetry is imported where its metrics go nowhere."""
     if not config.metrics.used:
         return NO_METER
-    from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+    from iscp.notices.open_telemetry import OpenTelemetryMeter
 
     identity = {
         "service.name": "iscp",
@@ -289,7 +289,7 @@ def compose_tracing(config: NodeConfig) -> TracingSide:
         return TracingSide()
     headers = read_headers(tracing.headers_file, "tracing.headers_file")
     try:
-        from iscp.notices.otel_tracer import OtelTracer
+        from iscp.notices.open_telemetry import OtelTracer
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"is given, and its packages are not installed: {error}",

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from iscp.consumers.index.index_services import IndexServices
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
-from iscp.index.embedding.embedding_service import EmbeddingServices, Patience, VectorCache
+from iscp.index.embedding.embedding_service import EmbeddingServices, IndexServices, Patience, VectorCache
 from iscp.model.settings.config import NodeConfig
 from iscp.model.settings.embedder_config import EmbeddingConfig
 from iscp.model.values.errors import ConfigurationError, InvalidRequest, PermanentError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.app.index_parts import index_services
-from iscp.app.registry import ConsumerRegistry
+from iscp.app.registry import ConsumerRegistry, TriggerRegistry
 from iscp.app.table_access import TableAccess, check_of_targets
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.delta.log.commits import newest_commit
@@ -48,7 +48,6 @@ from iscp.system.child_process import Before, refuse_fork
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.small_files import scratch_directory
 from iscp.system.threads import SystemClock
-from iscp.system.trigger_registry import TriggerRegistry
 from iscp.views.analysis.session_analysis import SessionAnalysis
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import get_args
 
 from iscp.app.foundation import Foundation, compose_places
+from iscp.app.registry import TriggerRegistry
 from iscp.app.table_access import TableAccess, check_of_targets
 from iscp.cluster.builds.builder_loop import BuildWorkerLoop
 from iscp.cluster.metering import HistoryMeter, MeteredRunner
@@ -21,9 +22,9 @@ from iscp.model.api.api_views import EventView
 from iscp.model.job.start_rule import TargetLog
 from iscp.model.protocol.events import Reports, ShardOrder
 from iscp.model.values.progress import RunProgress
-from iscp.ports.catalog import LogProbe
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.engine import NodeLog
+from iscp.ports.source import LogProbe
 from iscp.schedule.executor import Executor
 from iscp.schedule.maintenance import Maintenance, MaintenanceOrder
 from iscp.schedule.probe_pool import TargetProbes
@@ -32,7 +33,6 @@ from iscp.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNe
 from iscp.schedule.schedule_machine import Schedule
 from iscp.schedule.scheduler import NoticeOrder, Scheduler, TableNotices
 from iscp.storage.dataset_manifest import VersionProbe
-from iscp.system.trigger_registry import TriggerRegistry
 
 LOG_PROBES: Mapping[TargetLog, LogProbe] = {TargetLog.DELTA: DeltaProbe(), TargetLog.LANCE: VersionProbe()}
 """The probe for each kind of log that a target may have."""

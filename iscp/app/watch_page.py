@@ -14,16 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iscp.app.index_parts import NodeSearch
+from iscp.app.registry import TriggerRegistry
 from iscp.app.shard_parts import target_probes
 from iscp.app.table_access import TableAccess
 from iscp.cluster.read_services import JobSearch, search_turns
 from iscp.cluster.requests.job_views import DeadLetterReader, FigureReader, TargetFigures
 from iscp.cluster.requests.retention_watch import RetentionWatch
-from iscp.consumers.index.index_services import IndexServices
 from iscp.delta.log.directory_notices import DirectoryNotices
 from iscp.delta.source.change_source import DeltaProbe
+from iscp.engine.account_turns import ANYWHERE
 from iscp.engine.iteration_ports import IterationPorts
-from iscp.engine.place_guard import ANYWHERE
+from iscp.index.embedding.embedding_service import IndexServices
 from iscp.model.access.authorization import AuditEntry
 from iscp.model.api.api_requests import RegisterRequest, SearchAnswer, SearchRequest
 from iscp.model.api.api_views import EventView, JobView, LeftOutRows
@@ -36,8 +37,8 @@ from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import extra_missing, is_loopback
 from iscp.ports.admin import Searching
-from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
+from iscp.ports.source import Catalog
 from iscp.ports.system import Clock
 from iscp.schedule.executor import Executor
 from iscp.schedule.maintenance import Maintenance
@@ -49,7 +50,6 @@ from iscp.server.page.page_viewers import Viewer, ViewerClient, ViewerClients
 from iscp.spark.deferred_spark import SparkAccess
 from iscp.standalone.local_run import JobRegistrar, RequestedJob
 from iscp.standalone.local_watch import SparkNeeds, WatchedJobs, WatchPage, WatchParts, watched_builds
-from iscp.system.trigger_registry import TriggerRegistry
 
 OPTION = "--page"
 """The option by which a page is wanted, whose faults are called so."""

@@ -15,15 +15,13 @@ from iscp import __version__
 from iscp.cli.changefeed.changefeed_commands import feed
 from iscp.cli.cluster.token_commands import node_token
 from iscp.cli.index.index_commands import index, search
-from iscp.cli.node.certs_commands import certs
-from iscp.cli.node.log_command import config_option, log
+from iscp.cli.node.node_commands import certs, config_option, log
 from iscp.cli.run.run_command import run
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output, output_options
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.program_end import run_to_end
-from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
-from iscp.cli.shell.root_group import ExitStatus, RootGroup
+from iscp.cli.shell.root_group import ExitStatus, RootGroup, pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.terminal import say
 from iscp.model.settings.config import ADMIN_PORT
 from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
@@ -97,7 +95,7 @@ def _data(about: str) -> Callable[[F], F]:
 @config_option("A TOML file; ISCP_* variables win over it.")
 def node(file: Path | None) -> None:
     """Run one node until SIGTERM."""
-    from iscp.cli.node.node_command import run
+    from iscp.cli.node.node_commands import run
 
     sys.exit(run(file))
 

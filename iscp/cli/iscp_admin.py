@@ -15,8 +15,7 @@ from iscp import __version__
 from iscp.cli.changefeed.node_feed import node_feed
 from iscp.cli.cluster.backup_commands import backup
 from iscp.cli.cluster.build_commands import build
-from iscp.cli.cluster.cluster_commands import consumer, events, node, rebalance, ring, shard, top
-from iscp.cli.cluster.context_commands import context, version
+from iscp.cli.cluster.cluster_commands import consumer, context, events, node, rebalance, ring, shard, top, version
 from iscp.cli.cluster.token_commands import audit, bootstrap, token
 from iscp.cli.index.index_commands import node_search
 from iscp.cli.job.edit_command import export
@@ -26,9 +25,16 @@ from iscp.cli.job.status_commands import job_logs, node_logs
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, table_argument
 from iscp.cli.shell.context_file import Invocation
-from iscp.cli.shell.program_files import pages_argument, shell_argument, show_script, show_written
 from iscp.cli.shell.render import show_cluster
-from iscp.cli.shell.root_group import RootGroup, exit_status, watched
+from iscp.cli.shell.root_group import (
+    RootGroup,
+    exit_status,
+    pages_argument,
+    shell_argument,
+    show_script,
+    show_written,
+    watched,
+)
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.apply_command import apply
 from iscp.cli.view.view_commands import view

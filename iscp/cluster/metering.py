@@ -28,8 +28,7 @@ from iscp.cluster.membership.assignments import ShardState
 from iscp.cluster.owner.job_log_writer import LogWriter
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.requests.job_views import TargetFigures, is_late
-from iscp.engine.account_turns import TargetReads
-from iscp.engine.place_guard import PlaceGuard
+from iscp.engine.account_turns import PlaceGuard, TargetReads
 from iscp.model.api.api_requests import SearchAnswer, SearchRequest
 from iscp.model.build.build_progress import BuildStage, JobBuild, KnownBuilds, share_done
 from iscp.model.job.iteration import Iteration, JobOutcome, Purpose, Usage, UsagePart

@@ -19,11 +19,12 @@ from dataclasses import replace
 from iscp.cluster.jobs.job_book import JobBook
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.engine.account_turns import (
+    ANYWHERE,
     AccountTurns,
+    PlaceGuard,
     TurnBounds,
     at_work_for,
 )
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
 from iscp.model.api.api_requests import ChangePage, FeedRequest, SearchAnswer, SearchRequest
 from iscp.model.api.api_views import JobView
 from iscp.model.job.job_row import JobRow
@@ -38,8 +39,8 @@ from iscp.model.values.errors import (
 )
 from iscp.model.values.ids import JobKey
 from iscp.ports.admin import FeedPages, IndexSearch
-from iscp.ports.catalog import Catalog
 from iscp.ports.engine import NO_DEATHS, JobDeaths
+from iscp.ports.source import Catalog
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from iscp.model.sql.sql_names import refuse_unbounded, reserved_names, too_deep
 from iscp.model.values.column_identity import chosen_collated
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import first_line, refuse_missing_parent, shown
-from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.source import Catalog, TableDescription
 from iscp.system.late_imports import exp, sqlglot
 
 CONSUMER_PATH = "spec.iteration.consumer"

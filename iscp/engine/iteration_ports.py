@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from iscp.engine.place_guard import ANYWHERE
+from iscp.engine.account_turns import ANYWHERE
 from iscp.model.build.build_task import BuildRequest
 from iscp.model.job.iteration import (
     ChangeDetail,
@@ -66,7 +66,6 @@ from iscp.model.values.untrusted_values import (
     printable,
 )
 from iscp.model.values.watermark import Position, SourceMarks, Watermark, committed_apart, later
-from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import (
     ConsumeContext,
     Consumed,
@@ -79,7 +78,14 @@ from iscp.ports.consumer import (
 )
 from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
 from iscp.ports.sink import Sink
-from iscp.ports.source import ChangeSource, ChangesUnavailableError, NothingHeld, RetentionHold, SourceRange
+from iscp.ports.source import (
+    ChangeSource,
+    ChangesUnavailableError,
+    NothingHeld,
+    RetentionHold,
+    SourceRange,
+    TableDescription,
+)
 from iscp.ports.system import NO_TRACER, Attribute, Clock, Failpoints, Guard, Span, Tracer, current_trace
 from iscp.ports.work_timer import UsageTally
 

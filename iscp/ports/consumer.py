@@ -25,9 +25,18 @@ from iscp.model.values.column_identity import ColumnIds
 from iscp.model.values.errors import InvariantBroken
 from iscp.model.values.progress import TableSize
 from iscp.model.values.watermark import Position, Watermark
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.sink import Compared, Deleted, DeletionOrder, Manifest, Sink, StagedRanges
-from iscp.ports.source import Changes, ChangeSet, ChangeSource, ChangesUnavailableError, KeyedRows, Rows, SourceRange
+from iscp.ports.source import (
+    Catalog,
+    Changes,
+    ChangeSet,
+    ChangeSource,
+    ChangesUnavailableError,
+    KeyedRows,
+    Rows,
+    SourceRange,
+    TableDescription,
+)
 from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:

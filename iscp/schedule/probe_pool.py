@@ -28,8 +28,8 @@ from iscp.model.job.start_rule import ProbeState, TargetLog, TargetQuery, Target
 from iscp.model.spec.spec_parsing import target_of
 from iscp.model.values.errors import IscpError, TableNotFound, TargetLost
 from iscp.model.values.untrusted_values import named_error
-from iscp.ports.catalog import CommitProbe, LogProbe, TargetProbe
 from iscp.ports.consumer import Consumer, ConsumerEnvironment, ConsumerKind
+from iscp.ports.source import CommitProbe, LogProbe, TargetProbe
 from iscp.ports.system import Clock, Threads
 from iscp.schedule.lag import FurtherAnswer, FurtherQuery
 from iscp.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns

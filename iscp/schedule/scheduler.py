@@ -36,7 +36,7 @@ from iscp.model.protocol.events import (
 )
 from iscp.model.values.errors import Canceled, InvariantBroken, QueueFull
 from iscp.model.values.ids import ShardId
-from iscp.ports.catalog import CommitProbe, LogNotices, TargetProbe
+from iscp.ports.source import CommitProbe, LogNotices, TargetProbe
 from iscp.ports.system import Attribute, Clock, Tracer, current_trace
 from iscp.schedule.executor import Executor
 from iscp.schedule.probe_pool import ProbePool, Prober

@@ -47,10 +47,9 @@ from iscp.model.spec.spec_parsing import parse_spec
 from iscp.model.values.errors import Canceled, ErrorCode, InvalidRequest, IscpError, PermanentError, TableNotFound
 from iscp.model.values.untrusted_values import error_code, named_error
 from iscp.model.values.watermark import Position, Watermark, committed_apart
-from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.engine import IterationRunner
-from iscp.ports.source import ChangeSource, SourceRange
+from iscp.ports.source import ChangeSource, SourceRange, TableDescription
 from iscp.ports.system import Clock
 from iscp.ports.work_timer import UsageTally, working_for
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from iscp.app.local_engine import DEFAULTS, LocalEngine
-from iscp.app.registry import ConsumerRegistry
+from iscp.app.registry import ConsumerRegistry, TriggerRegistry
 from iscp.app.table_access import TableAccess
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.delta.source.delta_catalog import DeltaCatalog
@@ -32,7 +32,6 @@ from iscp.spark.deferred_spark import DeferredSpark, SparkAccess
 from iscp.standalone.local_run import RunListener, RunOrders
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock
-from iscp.system.trigger_registry import TriggerRegistry
 from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard
 

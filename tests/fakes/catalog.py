@@ -8,7 +8,7 @@ from iscp.model.job.start_rule import TargetLog
 from iscp.model.query_plan import Operator, OperatorKind, QueryShape
 from iscp.model.values.errors import InvalidRequest, TableNotFound
 from iscp.model.values.progress import UNKNOWN, TableSize
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 
 
 class FakeCatalog:

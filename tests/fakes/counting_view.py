@@ -12,7 +12,6 @@ from iscp.model.rows.differences import Op
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import OP
 from iscp.model.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import (
     ConsumeContext,
     Consumed,
@@ -23,7 +22,7 @@ from iscp.ports.consumer import (
     RefreshOrder,
     Retriever,
 )
-from iscp.ports.source import Rows
+from iscp.ports.source import Catalog, Rows, TableDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,13 +11,13 @@ from iscp.cluster.owner.checkpoint_saver import ProgressSignal
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.cluster.requests.request_validator import RequestValidator
 from iscp.cluster.worker_loop import VerifyDesk
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, PlaceGuard
 from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.model.api.api_views import JobView
 from iscp.model.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.model.spec.spec import TriggerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from iscp.schedule.schedule_events import VerifyRequested, VerifyWithdrawn
 from iscp.server.admin.admin_service import OwnerAdmin
 from tests.fakes.catalog import FakeCatalog

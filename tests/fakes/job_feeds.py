@@ -9,7 +9,7 @@ import pyarrow as pa
 from iscp import changefeed
 from iscp.cluster.read_services import NodeFeeds, feed_turns
 from iscp.consumers.changefeed.feed_pages import JobFeedPages
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, PlaceGuard
 from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.job.job_row import JobRow
 from iscp.model.spec.spec import ConsumerSpec, JobSpec

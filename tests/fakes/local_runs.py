@@ -15,8 +15,8 @@ from iscp.model.spec.spec import to_spec_json
 from iscp.model.spec.spec_parsing import parse_spec
 from iscp.model.values.ids import DEFAULT_ACCOUNT
 from iscp.model.values.watermark import Position, Watermark
-from iscp.ports.catalog import TableDescription
 from iscp.ports.engine import IterationRunner
+from iscp.ports.source import TableDescription
 from iscp.schedule.runner import Runner
 from iscp.standalone.local_run import JobRegistrar, LocalRun, RequestedJob, RunListener, RunOrders, UnitRunner
 from tests.fakes.catalog import FakeCatalog

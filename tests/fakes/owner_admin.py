@@ -16,9 +16,8 @@ from iscp.model.api.api_views import ClusterView
 from iscp.model.job.job_row import JobRow
 from iscp.model.spec.spec import TriggerSpec
 from iscp.model.values.errors import IscpError
-from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.source import NothingHeld, RetentionHold
+from iscp.ports.source import Catalog, NothingHeld, RetentionHold
 from iscp.ports.system import Clock
 from iscp.server.admin.admin_service import OwnerAdmin
 

@@ -16,8 +16,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from iscp.consumers.validation import wanted_columns
+from iscp.engine.account_turns import ANYWHERE
 from iscp.engine.iteration_ports import HoldPlacer, IterationPorts
-from iscp.engine.place_guard import ANYWHERE
 from iscp.model.build.build_task import count_pieces
 from iscp.model.job.iteration import Bounds, DataType, UsagePart
 from iscp.model.job.job_row import JobRow
@@ -27,7 +27,6 @@ from iscp.model.values.column_identity import ColumnIds
 from iscp.model.values.errors import Conflict, InvalidRequest
 from iscp.model.values.progress import SnapshotSize, StageWork, TableSize
 from iscp.model.values.watermark import Position, SourceMarks, Watermark
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import (
     AdoptingCheck,
     ConsumeContext,
@@ -43,6 +42,7 @@ from iscp.ports.consumer import (
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.sink import Compared
 from iscp.ports.source import (
+    Catalog,
     Changes,
     ChangesUnavailableError,
     CommitOrigin,
@@ -50,6 +50,7 @@ from iscp.ports.source import (
     NothingHeld,
     RetentionHold,
     SourceRange,
+    TableDescription,
 )
 from iscp.ports.source import Rows as SinkRows
 from iscp.ports.system import NO_TRACER, Clock, Failpoints, Tracer

@@ -10,6 +10,8 @@ the parts between an offset and the same one.
 Plans the read between two cursors of a changefeed, in parts that are read by themselves, and the ends of batches.
 
 A changefeed behind a cursor as a frame of Spark, of only those files that may have rows there.
+
+Changefeeds in Spark: functions for ulids, frames behind a cursor, and a streaming source (docs/changefeed.md).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,7 +33,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from iscp.changefeed.model.ulid import ULID_BYTES, Cursor, parse_ulid, ulid_text
-from iscp.changefeed.spark.functions import listed
+from iscp.changefeed.spark.functions import listed, register_functions
 from iscp.changefeed.spark.partition import FeedPart, part_columns, read_part
 from iscp.changefeed.table.feed_schema import SHARD, ULID_TEXT
 from iscp.changefeed.table.feed_table import FeedTable, read_purged
@@ -45,8 +48,7 @@ from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMAT_NAME = "changefeed"
 STARTING_CURSOR = "startingCursor"
@@ -420,3 +422,22 @@ def _may_lie_behind(cursor: Mapping[int, str], shards: int) -> Column:
 def _ulid_of(cursor: Mapping[int, str], shards: int, shard: Column) -> Column:
     """Return the ulid of a file's shard in the cursor, without a condition for each shard: there may be many."""
     return F.get(listed(cursor.get(number, "") for number in range(shards)), shard)
+
+
+__all__ = ["read", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Give the session the functions `ulid_time`, `ulid_text`, `ulid_binary` and `ulid_at`, and the format
+    `changefeed`. Raises EngineError."""
+    register_functions(spark)
+    register_source(spark)
+
+
+def read(spark: SparkSession, uri: str | Path, cursor: Cursor | str | None = None) -> DataFrame:
+    """Return the rows of a changefeed behind a cursor (or its text), or all that are left: as of now, in no order.
+
+    Raises InvalidRequest for a cursor of another feed, CursorBehind where rows that come next were purged,
+    TableNotFound, ConfigurationError, StorageError, EngineError.
+    """
+    return frame_behind(spark, os.fspath(uri), None if cursor is None else Cursor.of(cursor))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp import __version__
-from iscp.cli.node.log_command import home_options, require_one_home
+from iscp.cli.node.node_commands import home_options, require_one_home
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import TARGET, anywhere, invocation
 from iscp.cli.shell.context_file import Invocation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.cli.node.log_command import config_option
+from iscp.cli.node.node_commands import config_option
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import ACCOUNT, DURATION, LIMIT, anywhere, anywhere_output, invocation
 from iscp.cli.shell.context_file import Invocation

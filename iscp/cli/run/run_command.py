@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.cli.node.log_command import config_option
+from iscp.cli.node.node_commands import config_option
 from iscp.cli.shell.arguments import TARGET, ListenType, WholeNumber, account_option, anywhere_output
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.program_end import answer_first_signal, end_at_once

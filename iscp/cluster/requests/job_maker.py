@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from iscp.engine.account_turns import ANYWHERE, PlaceGuard
 from iscp.engine.iteration_ports import refuse_unfit
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
 from iscp.model.access.authorization import TARGET_FIELD
 from iscp.model.api.api_requests import JobName
 from iscp.model.job.job_row import JobRow, Registration, of_table, tables_of
@@ -22,8 +22,8 @@ from iscp.model.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
 from iscp.model.spec.spec_parsing import parse_spec
 from iscp.model.values.errors import InvalidRequest, TableNotFound
 from iscp.model.values.ids import JobKey
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerKind
+from iscp.ports.source import Catalog, TableDescription
 from iscp.ports.system import Clock
 
 JOB_NAME_LENGTH_MAX = 200

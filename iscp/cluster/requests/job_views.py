@@ -25,8 +25,7 @@ from iscp.cluster.owner.job_log_writer import LogWriter
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.requests.job_maker import versions_wanted
-from iscp.engine.account_turns import AccountTurns, TargetReads, TurnBounds, at_work_for
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, AccountTurns, PlaceGuard, TargetReads, TurnBounds, at_work_for
 from iscp.model.api.api_requests import JobName
 from iscp.model.api.api_views import JobView, LeftOutRow, LeftOutRows
 from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance, summed
@@ -47,9 +46,9 @@ from iscp.model.values.ids import JobKey, ShardId
 from iscp.model.values.progress import RunProgress, combined_progress
 from iscp.model.values.untrusted_values import json_value
 from iscp.ports.admin import still_wanted
-from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.engine import NO_DEATHS, JobDeaths
+from iscp.ports.source import Catalog
 from iscp.ports.system import Clock
 from iscp.schedule.lag import lag_of
 

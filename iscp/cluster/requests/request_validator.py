@@ -30,7 +30,7 @@ from iscp.model.spec.spec_parsing import changed_spec, parse_spec
 from iscp.model.values.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.model.values.ids import JobKey, next_job_id
 from iscp.ports.admin import still_wanted
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 
 T = TypeVar("T")
 

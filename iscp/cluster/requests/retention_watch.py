@@ -12,15 +12,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from iscp.engine.account_turns import AccountTurns, TargetReads, TurnBounds
-from iscp.engine.place_guard import PlaceGuard
+from iscp.engine.account_turns import AccountTurns, PlaceGuard, TargetReads, TurnBounds
 from iscp.model.job.job_row import JobRow, further_tables
 from iscp.model.job.registration_id import logged_job
 from iscp.model.job.source_holds import holder_of, retention_s
 from iscp.model.values.errors import IscpError, NotOwner, Unavailable
-from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.source import RetentionHold
+from iscp.ports.source import Catalog, RetentionHold
 from iscp.ports.system import Clock, Threads
 from iscp.system.threads import THREADS, PacedThread
 

@@ -23,8 +23,8 @@ from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import KEY_HASH
 from iscp.model.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.model.values.watermark import Position
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
+from iscp.ports.source import Catalog, TableDescription
 
 SHARDS_DEFAULT = 1
 """Shards of a changefeed where the job does not say."""

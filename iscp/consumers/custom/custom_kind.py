@@ -28,7 +28,6 @@ from iscp.model.sql.sql_names import KEY_HASH
 from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
 from iscp.model.values.untrusted_values import error_text, exact_int, is_of_a_job, named_error, plain_error, shown
 from iscp.model.values.watermark import Position
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import (
     ConsumeContext,
     Consumed,
@@ -40,7 +39,7 @@ from iscp.ports.consumer import (
     Retriever,
     WatermarkTxn,
 )
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import Catalog, ChangesUnavailableError, TableDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -30,7 +30,6 @@ from itertools import islice
 from iscp.consumers.index.index_check import IndexCheck
 from iscp.consumers.index.index_consumer import IndexConsumer
 from iscp.consumers.index.index_plan import IndexPlan
-from iscp.consumers.index.index_services import IndexServices
 from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, require_present, where_columns
 from iscp.delta.sink.target_deletion import (
     FILES_AT_ONCE,
@@ -39,6 +38,7 @@ from iscp.delta.sink.target_deletion import (
     require_kept_by,
     shown_files,
 )
+from iscp.index.embedding.embedding_service import IndexServices
 from iscp.index.lance.index_columns import dataset_schema, is_reserved
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex, segments_of, statistics_name
@@ -59,9 +59,9 @@ from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError
 from iscp.model.values.untrusted_values import named_error
 from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
+from iscp.ports.source import Catalog, TableDescription
 from iscp.ports.system import Clock
 from iscp.storage import files
 from iscp.storage.delta_errors import storage_faults

@@ -25,9 +25,9 @@ from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.model.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.model.values.watermark import Position
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
+from iscp.ports.source import Catalog, TableDescription
 
 
 class ReplicaKind(ConsumerKind):

@@ -46,10 +46,9 @@ from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX, quoted
 from iscp.model.values.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
 from iscp.model.values.progress import UNKNOWN, TableSize
 from iscp.model.values.watermark import NOTHING_APPLIED, Watermark
-from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import Check, ConsumeContext, Consumed, ConsumerEnvironment, Refreshed, RefreshOrder
 from iscp.ports.sink import Compared, Manifest, Sink, StagedRanges
-from iscp.ports.source import ChangeSource, Rows
+from iscp.ports.source import Catalog, ChangeSource, Rows
 from iscp.spark.spark_errors import concerns_values, reading_changes, translating
 from iscp.system.late_imports import E, F, T
 from iscp.views.ranges.range_ways import RangedRows, RangeWay, find_ranged_rows

@@ -26,9 +26,9 @@ from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
 from iscp.model.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.model.values.watermark import Position
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.ports.sink import Deleted, DeletionOrder
+from iscp.ports.source import Catalog, TableDescription
 from iscp.views.refresh.refresh_choice import Policy
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from iscp.model.values.errors import EngineError, ErrorCode, InvalidRequest, Tab
 from iscp.model.values.ids import table_id_fault
 from iscp.model.values.progress import TableSize
 from iscp.model.values.untrusted_values import exact_name, exact_version
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from iscp.spark.spark_errors import spark_faults
 from iscp.storage import files
 from iscp.storage.delta_errors import delta_faults, storage_faults

@@ -17,6 +17,8 @@ Hold vectors of texts that were embedded before, in bounded memory, apart for ea
 An account's texts are found by that account alone: nobody learns by the time of an answer which texts others have. The
 account that holds the most loses its oldest vectors first, so that none can displace those of others as long as these
 hold less than it (max-min fairness).
+
+The services that a process has for all its indexes; loaded without Lance, which only one with an index needs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -34,7 +36,7 @@ from iscp.index.embedding.embedder_registry import EMBED_FIELD, CheckedEmbedder,
 from iscp.model.settings.embedder_config import CHARS_MOST
 from iscp.model.values.errors import TemporaryError
 from iscp.model.values.untrusted_values import one_line, shown
-from iscp.ports.system import Clock, Guard
+from iscp.ports.system import Clock, Failpoints, Guard
 
 
 class RequestPace:
@@ -515,3 +517,18 @@ class EmbeddingServices:
                 pace = self._paces[name] = RequestPace(per_s, self._patience.clock)
         attempts = EmbeddingAttempts(embedder, pace, self._patience, self._times)
         return EmbeddingService(embedder, attempts, self._cache, account, self._in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexServices:
+    """The embedders that jobs may name, the clock of maintenance, and where tests make it die.
+
+    `awaited`: runs wait for the maintenance that is due after their commits, as nobody else does it. `closing` ends
+    what is at work, before the process ends.
+    """
+
+    embeddings: EmbeddingServices
+    clock: Clock
+    failpoints: Failpoints
+    awaited: bool = False
+    closing: list[Callable[[], None]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """Directories and URIs below which the tables of an account may lie, as the configuration says.
 
-Places are compared as they are spelled once links are followed; `iscp.engine.place_guard` spells them so.
+Places are compared as they are spelled once links are followed; `iscp.engine.account_turns` spells them so.
 
 Decide whether a call may be made, by the caller's role and account and by the table of methods.
 

@@ -71,8 +71,8 @@ from iscp.model.values.errors import (
     no_owner,
 )
 from iscp.model.values.ids import JobKey, NodeRecord, ShardId
-from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import Membership
+from iscp.ports.source import Catalog
 from iscp.ports.system import Clock
 from iscp.schedule.lag import counts, lag_of
 from iscp.system.threads import retry_conflicts

@@ -54,9 +54,9 @@ from iscp.model.protocol.events import MoveRequested, OverridesChanged, Rebalanc
 from iscp.model.values.errors import InvalidRequest, IscpError, Unavailable, no_owner
 from iscp.model.values.ids import ShardId, parse_shard
 from iscp.model.values.ring import Overrides
-from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
 from iscp.ports.consumer import ConsumerKind
+from iscp.ports.source import Catalog
 from iscp.ports.system import Clock
 from iscp.server.admin.admin_service import LogReader, answer_of
 from iscp.system.threads import retry_conflicts

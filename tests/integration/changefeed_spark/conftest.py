@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.changefeed.model.ulid import begin, ulid_text
-from iscp.changefeed.spark import api as changefeed_spark
+from iscp.changefeed.spark import stream as changefeed_spark
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedRows

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.changefeed.model.ulid import Cursor
-from iscp.changefeed.spark.api import read
+from iscp.changefeed.spark.stream import read
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import purge_files
 from iscp.model.values.errors import ConfigurationError, CursorBehind, InvalidRequest, TableNotFound

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from iscp.changefeed.model.ulid import TIME_MS_MAX, UlidPlace, begin, parse_ulid, ulid_text, ulid_time_ms
-from iscp.changefeed.spark import api as changefeed_spark
+from iscp.changefeed.spark import stream as changefeed_spark
 from iscp.changefeed.spark.functions import register_functions, ulid_of, ulid_text_of
 from tests.integration.changefeed_spark.conftest import Appended
 

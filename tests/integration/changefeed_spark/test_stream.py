@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from iscp.changefeed.model.ulid import Cursor
-from iscp.changefeed.spark.api import read
+from iscp.changefeed.spark.stream import read
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import purge_files
 from tests.fakes.s3 import FakeS3

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iscp.index.embedding.hashed_embedder import HashedEmbedder
+from iscp.index.embedding.local_models import HashedEmbedder
 from iscp.index.lance.index_columns import HEAD_KEY, KEY, analyser_of
 from iscp.index.lance.index_store import OpenIndex
 from iscp.index.lance.text_analysis import TEXT_BYTES_MAX

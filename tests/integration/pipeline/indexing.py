@@ -11,9 +11,8 @@ from deltalake import write_deltalake
 
 from iscp.app.index_parts import default_embeddings
 from iscp.app.registry import ConsumerRegistry
-from iscp.consumers.index.index_services import IndexServices
 from iscp.delta.source.delta_catalog import DeltaCatalog
-from iscp.index.embedding.embedding_service import EmbeddingService, EmbeddingServices
+from iscp.index.embedding.embedding_service import EmbeddingService, EmbeddingServices, IndexServices
 from iscp.index.lance.index_columns import HEAD_KEY, KEY
 from iscp.index.lance.index_store import IndexStore, OpenIndex, open_index
 from iscp.index.lance.word_counts import merged_counts, read_table

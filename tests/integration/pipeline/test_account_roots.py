@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.engine.place_guard import PlaceGuard
+from iscp.engine.account_turns import PlaceGuard
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.job.iteration import Bounds
 from iscp.model.values.errors import ErrorCode

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.delta.log.table_opening import open_delta
-from iscp.engine.place_guard import PlaceGuard
+from iscp.engine.account_turns import PlaceGuard
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.job.iteration import Bounds, JobOutcome
 from iscp.model.job.job_row import JobRow

@@ -20,8 +20,8 @@ from iscp.app.index_parts import default_embeddings
 from iscp.app.registry import ConsumerRegistry
 from iscp.consumers.index.index_check import sampled_faults
 from iscp.consumers.index.index_kind import IndexKindBase
-from iscp.consumers.index.index_services import IndexServices
 from iscp.delta.source.delta_catalog import DeltaCatalog
+from iscp.index.embedding.embedding_service import IndexServices
 from iscp.index.lance.index_columns import KEY_INDEX, VECTOR, VECTOR_INDEX, words_column, words_index
 from iscp.index.lance.index_store import IndexStore, OpenIndex, build_segments, commit_segments, open_index, segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain

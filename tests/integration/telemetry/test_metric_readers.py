@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
-from iscp.notices.open_telemetry_meter import CLOSE_S, CountingExporter, OpenTelemetryMeter
+from iscp.notices.open_telemetry import CLOSE_S, CountingExporter, OpenTelemetryMeter
 from iscp.system.http_exchange import free_port
 from iscp.system.threads import SystemClock
 from tests.fakes.waiting import until

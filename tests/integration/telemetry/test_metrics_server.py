@@ -16,7 +16,7 @@ from iscp.model.access.service_table import Credentials
 from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
 from iscp.model.values.errors import ConfigurationError, NotAuthenticated
-from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+from iscp.notices.open_telemetry import OpenTelemetryMeter
 from iscp.server.http.gateway_server import PENDING_PER_HOST_MAX
 from iscp.server.http.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
 from iscp.system.threads import SystemClock

@@ -12,7 +12,7 @@ import pytest
 from iscp.model.access.service_table import Role
 from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.metric import MetricReading
-from iscp.notices.open_telemetry_meter import OpenTelemetryMeter
+from iscp.notices.open_telemetry import OpenTelemetryMeter
 from iscp.server.access.known_callers import CertificateCaller
 from iscp.server.http.metrics_server import MetricsServer
 from iscp.system.threads import SystemClock

@@ -9,7 +9,7 @@ import pytest
 from iscp.cluster.metering import TARGETS_MAX, FigureSampler, OwnerReadings, sampled_feeds, sampled_indexes
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.requests.job_views import JobViews, TargetFigures
-from iscp.engine.place_guard import ANYWHERE
+from iscp.engine.account_turns import ANYWHERE
 from iscp.model.build.build_progress import KnownBuilds
 from iscp.model.job.job_row import JobRow
 from iscp.model.metrics import declared_metrics as metrics

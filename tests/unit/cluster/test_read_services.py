@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from iscp.cluster.read_services import FIRST_CURSOR_CHARS_MAX, NodeFeeds, feed_turns
-from iscp.engine.account_turns import AccountTurns, TurnBounds
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, AccountTurns, PlaceGuard, TurnBounds
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.api.api_requests import ChangePage, FeedChange, FeedRequest, JobName
 from iscp.model.api.api_views import JobView

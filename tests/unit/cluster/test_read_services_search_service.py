@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.cluster.read_services import JobSearch, owners_jobs_at
-from iscp.engine.account_turns import AccountTurns, TurnBounds
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, AccountTurns, PlaceGuard, TurnBounds
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.api.api_requests import SearchRequest
 from iscp.model.job.job_row import JobRow

@@ -17,8 +17,8 @@ from iscp.model.query_plan import Operator, OperatorKind, QueryShape
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.watermark import Position
-from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
+from iscp.ports.source import TableDescription
 from tests.fakes.catalog import FakeCatalog
 
 MARKS = ("_change_type", "_commit_version", "_commit_timestamp")

@@ -20,8 +20,7 @@ from iscp.model.spec.spec import ChangeMode, ConsumerSpec, JobSpec, OnReplace
 from iscp.model.values.errors import EngineError, ErrorCode, InvalidRequest, PermanentError, StorageError
 from iscp.model.values.progress import UNKNOWN, RunProgress, StageWork, TableSize
 from iscp.model.values.watermark import Position, Watermark
-from iscp.ports.catalog import TableDescription
-from iscp.ports.source import SourceRange
+from iscp.ports.source import SourceRange, TableDescription
 from tests.fakes.bench import Bench, job
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints

@@ -24,8 +24,8 @@ from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunRes
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest, IscpError, StorageError, TableNotFound
 from iscp.model.values.watermark import Position, SourceMark, Watermark
-from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
+from iscp.ports.source import TableDescription
 from iscp.ports.system import Guard
 from iscp.ports.work_timer import leave_to_spark, note_spark
 from iscp.standalone.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX, RunOrders, forecast_run

@@ -28,7 +28,7 @@ from iscp.model.values.errors import ErrorCode, InvalidRequest, JobNotFound, Tab
 from iscp.model.values.ids import JobKey
 from iscp.model.values.progress import UNKNOWN, RunProgress
 from iscp.model.values.watermark import DeadLetters, Position, Watermark
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from iscp.ports.system import Guard
 from iscp.ports.work_timer import leave_to_spark, note_spark
 from iscp.schedule.executor import Executor

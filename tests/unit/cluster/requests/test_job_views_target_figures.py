@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from iscp.cluster.requests.job_views import NO_FIGURES, FigureReader, TargetFigures
-from iscp.engine.account_turns import READERS_OF_ACCOUNT_MAX
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, READERS_OF_ACCOUNT_MAX, PlaceGuard
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.api.api_requests import JobFilter
 from iscp.model.job.job_row import JobRow

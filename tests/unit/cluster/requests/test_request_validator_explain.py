@@ -10,7 +10,7 @@ from iscp.model.api.api_requests import ExplainRequest, JobName
 from iscp.model.query_plan import ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import InvalidRequest, JobNotFound
-from iscp.ports.catalog import Catalog
+from iscp.ports.source import Catalog
 from tests.fakes.desk import Desk, X, request
 from tests.fakes.pipeline import FakeKind
 

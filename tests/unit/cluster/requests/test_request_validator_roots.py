@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.engine.place_guard import PlaceGuard
+from iscp.engine.account_turns import PlaceGuard
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.api.api_requests import ExplainRequest, JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.model.query_plan import QueryExplanation
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest
-from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.source import Catalog, TableDescription
 from tests.fakes.desk import Desk, asked
 from tests.fakes.pipeline import FakeKind
 

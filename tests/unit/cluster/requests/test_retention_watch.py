@@ -13,14 +13,14 @@ import pytest
 
 from iscp.cluster.requests.job_views import JobViews
 from iscp.cluster.requests.retention_watch import LAG_MIN_S, RetentionWatch
-from iscp.engine.place_guard import ANYWHERE, PlaceGuard
+from iscp.engine.account_turns import ANYWHERE, PlaceGuard
 from iscp.model.access.authorization import AccountRoots
 from iscp.model.api.api_requests import RegisterRequest, ResyncRequest
 from iscp.model.api.api_views import RISK_SHARE
 from iscp.model.job.source_holds import holder_of
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import StorageError
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from iscp.server.admin.admin_service import lagging_jobs
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.clock import FakeClock

@@ -17,9 +17,8 @@ from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest
 from iscp.model.values.ids import JobKey
 from iscp.model.values.watermark import Position
-from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import ChangesUnavailableError, TableDescription
 from iscp.schedule.runner import Runner
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

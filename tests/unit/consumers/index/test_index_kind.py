@@ -13,7 +13,7 @@ from iscp.app.index_parts import default_index_services
 from iscp.consumers.index.index_kind import FulltextKind, IndexKindBase, SearchKind, VectorKind
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from tests.fakes.catalog import FakeCatalog
 
 PATH = "spec.iteration.consumer"

@@ -11,7 +11,7 @@ from iscp.consumers.validation import check_target
 from iscp.model.job.start_rule import TargetLog
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from tests.fakes.catalog import FakeCatalog
 
 PATH = "spec.iteration.consumer"

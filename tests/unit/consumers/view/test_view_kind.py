@@ -14,7 +14,7 @@ from iscp.model.query_plan import ChangeCost, KeptTable, Operator, OperatorKind,
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import InvalidRequest, IscpError
 from iscp.model.values.progress import TableSize
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from tests.fakes.catalog import FakeCatalog
 
 SQL = "SELECT a FROM t, u"

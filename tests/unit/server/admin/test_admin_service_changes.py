@@ -39,9 +39,9 @@ from iscp.model.values.errors import (
 )
 from iscp.model.values.ids import ShardId
 from iscp.model.values.watermark import SourceMark, Watermark
-from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment
 from iscp.ports.sink import Deleted, DeletionOrder
+from iscp.ports.source import Catalog, TableDescription
 from tests.fakes.desk import OTHER, TABLE, Desk, Waiter, X, asked, request, spec
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until

@@ -14,7 +14,7 @@ from iscp.cluster.owner.checkpoint_saver import ProgressSignal
 from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
 from iscp.model.job.registration_id import parse_job_id, spec_mark
 from iscp.model.values.errors import Unavailable
-from iscp.ports.catalog import TableDescription
+from iscp.ports.source import TableDescription
 from iscp.server.admin.admin_service import OwnerAdmin
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.nodes import nodes_and_views
