@@ -33,10 +33,10 @@ from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_events import EventCollector, JobLogAccess, OwnerHooks
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.owner_machine import OwnerMachine
+from iscp.cluster.read_services import SourceReleases
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.cluster.requests.job_views import DeadLetterReader, JobViews, JobWaiter
 from iscp.cluster.requests.request_validator import RequestValidator
-from iscp.cluster.requests.retention_watch import SourceReleases
 from iscp.cluster.worker_loop import WorkerLoop
 from iscp.cluster.worker_machine import WorkerMachine
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
@@ -44,7 +44,7 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys
 from iscp.etcd.member_keys import EtcdMembership
 from iscp.etcd.owner_keys import EtcdCheckpoint, EtcdElection, EtcdLogMarks, EtcdOverrides
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance
 from iscp.model.job.start_rule import TargetLog, VerifyReport
 from iscp.model.protocol.events import (

@@ -20,14 +20,14 @@ import pyarrow as pa
 from iscp.consumers.index.index_consumer import IndexConsumer
 from iscp.consumers.index.index_kind import limits_of
 from iscp.consumers.index.index_plan import IndexPlan
-from iscp.index.lance.index_head import FieldTotals, IndexHead
+from iscp.index.lance.index_columns import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.maintenance.index_maintenance import MaintenanceDone, maintain
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.model.job.iteration import DataType
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.watermark_record import WatermarkRecord, record_key
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.sql.sql_names import OP
 from iscp.model.values.ids import JobKey

@@ -27,7 +27,7 @@ NAMES = {
     "__exit__": "__aexit__",
     "iscp.client.admin_client": "iscp.aio.async_client",
     "iscp.client.service_clients": "iscp.aio.async_service_clients",
-    "iscp.client.channel.silent_calls": "iscp.client.channel.awaiting_caller",
+    "iscp.client.channel.silent_calls": "iscp.client.channel.attempts",
 }
 DOCS = {
     "Calls one node at a time; several threads may use it.": (

@@ -6,11 +6,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from iscp.model.metrics.declared_metrics import CONCEPTS, METRICS
-from iscp.model.metrics.metric import DeclaredMetric, Emitter
+from iscp.model.metrics.declared_metrics import METRICS, DeclaredMetric, Emitter
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/metrics.md"
+HEADINGS = {
+    "job": "Jobs",
+    "iteration": "Iterations",
+    "view": "Views",
+    "node": "Nodes",
+    "owner": "The owner",
+    "build": "Builds",
+    "index": "Indexes",
+    "feed": "Changefeeds",
+}
+"""The headings of metrics, by the concept with which their names begin."""
+
 NAMES_OF_METRICS = frozenset(each.name for each in METRICS) | {one.name for each in METRICS for one in each.attributes}
 
 _HEAD = """\
@@ -53,11 +64,15 @@ without it.
 
 
 def page() -> str:
-    named = [each.name for each in CONCEPTS["Jobs"] if any(one.name == "iscp.job" for one in each.attributes)]
+    concepts = {concept: [each for each in METRICS if each.name.startswith(f"iscp.{concept}.")] for concept in HEADINGS}
+    assert sum(map(len, concepts.values())) == len(METRICS), "a metric has a name of no concept"
+    named = [each.name for each in concepts["job"] if any(one.name == "iscp.job" for one in each.attributes)]
     listed = ", ".join(f"`{name}`" for name in named[:-1]) + f" and `{named[-1]}`"
     parts = [_HEAD.replace("NAMED", listed)]
-    for concept, metrics in CONCEPTS.items():
-        parts.append(f"## {concept}\n\n" + "\n".join(_rows(metrics)) + "\n\n" + "\n".join(_attributes(metrics)))
+    for concept, metrics in concepts.items():
+        parts.append(
+            f"## {HEADINGS[concept]}\n\n" + "\n".join(_rows(metrics)) + "\n\n" + "\n".join(_attributes(metrics))
+        )
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 

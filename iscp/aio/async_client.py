@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from iscp.aio.async_service_clients import AsyncAccessClient, AsyncBuildClient, AsyncFeedClient, AsyncOperatorClient
-from iscp.client.channel.attempts import GivenToken
-from iscp.client.channel.awaiting_caller import AsyncCaller, listing
+from iscp.client.channel.attempts import AsyncCaller, GivenToken, listing
 from iscp.client.codec.api_messages import (
     CHECKED_JOB,
     HISTORY_ENTRY,
@@ -50,15 +49,19 @@ from iscp.client.request_parts import (
 from iscp.model.api.api_requests import (
     WAIT_S,
     ChangeOutcome,
+    CheckedJob,
+    ClusterView,
     JobChange,
     JobFilter,
     JobName,
+    JobView,
+    LeftOutRows,
     RegisterRequest,
+    RegisterResult,
     SearchAnswer,
     SearchWeights,
     UpdateRequest,
 )
-from iscp.model.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobState, Reason
 from iscp.model.job.registration_id import is_pattern

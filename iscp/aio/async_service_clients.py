@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from iscp.client.channel.awaiting_caller import AsyncCaller, listing
+from iscp.client.channel.attempts import AsyncCaller, listing
 from iscp.client.codec.api_messages import (
     AUDIT_ENTRY,
     CONSUMER,
@@ -33,8 +33,18 @@ from iscp.client.request_parts import (
     with_wait,
 )
 from iscp.model.access.authorization import AuditEntry, TokenRecord, id_of
-from iscp.model.api.api_requests import CHANGES, ChangePage, JobName, LogPage, LogPlace, NodeVerb, ShardVerb
-from iscp.model.api.api_views import ConsumerInfo, EventView, PlacedShard
+from iscp.model.api.api_requests import (
+    CHANGES,
+    ChangePage,
+    ConsumerInfo,
+    EventView,
+    JobName,
+    LogPage,
+    LogPlace,
+    NodeVerb,
+    PlacedShard,
+    ShardVerb,
+)
 from iscp.model.build.build_progress import BuildView
 from iscp.model.values.errors import OutcomeUnknown
 from iscp.model.values.untrusted_values import require_seconds

@@ -19,12 +19,15 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from iscp.algebra.algebra import (
+    LEFT,
+    RIGHT,
     Expand,
     Expr,
     Filter,
     Group,
     Join,
     JoinKind,
+    Keys,
     Opaque,
     Project,
     Rel,
@@ -34,11 +37,6 @@ from iscp.algebra.algebra import (
     TypedColumn,
     Union,
     Windowed,
-)
-from iscp.algebra.key_reduction import (
-    LEFT,
-    RIGHT,
-    Keys,
     all_of,
     equal_sides,
     grouped_by,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from iscp.ports.engine import invested_s
 from iscp.ports.source import RowScan
-from iscp.ports.work_timer import invested_s
 from iscp.system.late_imports import duckdb, pc
 
 if TYPE_CHECKING:

@@ -14,12 +14,18 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from iscp.algebra.algebra import Expr, Group, Join, JoinKind, Project, Rel, Table, TableRows, TypedColumn
-from iscp.algebra.change_plan import ChangePlan
-from iscp.algebra.duck_text import leaf_name, translate
-from iscp.algebra.key_reduction import (
+from iscp.algebra.algebra import (
     LEFT,
     RIGHT,
+    Expr,
+    Group,
+    Join,
+    JoinKind,
+    Project,
+    Rel,
+    Table,
+    TableRows,
+    TypedColumn,
     UnplannedError,
     conjuncts,
     equal_sides,
@@ -28,6 +34,8 @@ from iscp.algebra.key_reduction import (
     with_expressions,
     with_plans,
 )
+from iscp.algebra.change_plan import ChangePlan
+from iscp.algebra.duck_text import leaf_name, translate
 from iscp.model.sql.sql_names import WEIGHT
 
 LOOKED_UP_BY = frozenset(

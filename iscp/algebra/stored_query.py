@@ -38,14 +38,19 @@ from iscp.algebra.algebra import (
     TableRows,
     TypedColumn,
     Union,
+    all_of,
+    named,
+    over_rows,
+    same_values,
+    with_expressions,
+    with_plans,
 )
 from iscp.algebra.algebra_codec import ALGEBRA_DEPTH_MAX, algebra_document, read_algebra_document
 from iscp.algebra.change_plan import ChangePlan, GroupTotals, largest_id
-from iscp.algebra.key_reduction import all_of, named, over_rows, same_values, with_expressions, with_plans
 from iscp.algebra.result_types import OTHER, type_of_delta
 from iscp.model.sql.sql_names import TimeDependence, fields_by_name, finest, path_name
-from iscp.model.values.column_identity import COLLATIONS
 from iscp.model.values.untrusted_values import exact_int
+from iscp.model.values.watermark import COLLATIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ import grpc
 
 from iscp import __version__
 from iscp.app.foundation import Foundation, compose_places
-from iscp.app.index_parts import NodeSearch
-from iscp.app.registry import TriggerRegistry
+from iscp.app.registry import NodeSearch, TriggerRegistry
 from iscp.app.shard_parts import ShardEngine
 from iscp.cluster.builds.builder_loop import BuilderAccess, BuilderLoop, BuildWorkerLoop, TracedRangeBuilder, plan_of
 from iscp.cluster.metering import (
@@ -47,11 +46,18 @@ from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_events import JobLogAccess, OwnerHooks
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.owner_machine import OwnerMachine
-from iscp.cluster.read_services import JobSearch, NodeFeeds, feed_turns, owners_jobs_at, search_turns
+from iscp.cluster.read_services import (
+    JobSearch,
+    NodeFeeds,
+    RetentionWatch,
+    SourceReleases,
+    feed_turns,
+    owners_jobs_at,
+    search_turns,
+)
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.cluster.requests.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
 from iscp.cluster.requests.request_validator import RequestValidator
-from iscp.cluster.requests.retention_watch import RetentionWatch, SourceReleases
 from iscp.cluster.worker_loop import WorkerLoop
 from iscp.cluster.worker_machine import WorkerMachine
 from iscp.delta.joblog.appended_tables import AuditTable

@@ -15,8 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from iscp import __version__
-from iscp.app.index_parts import index_services
-from iscp.app.registry import ConsumerRegistry
+from iscp.app.registry import ConsumerRegistry, index_services
 from iscp.delta.log.commits import read_commit_trace
 from iscp.delta.log.table_opening import read_column_types
 from iscp.delta.source.delta_catalog import SqlAnalysis

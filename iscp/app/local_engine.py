@@ -15,8 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.app.index_parts import index_services
-from iscp.app.registry import ConsumerRegistry, TriggerRegistry
+from iscp.app.registry import ConsumerRegistry, TriggerRegistry, index_services
 from iscp.app.table_access import TableAccess, check_of_targets
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.delta.log.commits import newest_commit
@@ -25,10 +24,8 @@ from iscp.engine.iteration_ports import HoldPlacer, IterationPorts
 from iscp.model.api.api_requests import RegisterRequest
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.query_plan import QueryExplanation
-from iscp.model.run.run_plan import JobSelection, NamedJob, RunPlan, Wanted
-from iscp.model.run.run_result import JobForecast
-from iscp.model.settings.config import JobLogConfig, NodeConfig, ProbeConfig, is_local_master
-from iscp.model.settings.variables import sets_any
+from iscp.model.run.run_plan import JobForecast, JobSelection, NamedJob, RunPlan, Wanted
+from iscp.model.settings.config import JobLogConfig, NodeConfig, ProbeConfig, is_local_master, sets_any
 from iscp.model.spec.spec import tags_of
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import Refusals

@@ -19,10 +19,17 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from iscp.app.index_parts import embedder_key_faults
-from iscp.model.settings.config import NodeConfig, Setting, settings
+from iscp.app.registry import embedder_key_faults
+from iscp.model.settings.config import (
+    NOT_SETTINGS,
+    VARIABLE_PREFIX,
+    NodeConfig,
+    Setting,
+    is_service_link,
+    setting_variable,
+    settings,
+)
 from iscp.model.settings.config_faults import faults, range_fault
-from iscp.model.settings.variables import NOT_SETTINGS, VARIABLE_PREFIX, is_service_link, setting_variable
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.untrusted_values import SettingFault, name_hint
 from iscp.spark.jvm_launch import SparkSettings

@@ -18,7 +18,7 @@ from iscp.delta.log.directory_notices import DirectoryNotices
 from iscp.delta.sink.staging import DeltaRetainedCommits
 from iscp.delta.source.change_source import DeltaProbe
 from iscp.engine.iteration_ports import HoldPlacer, IterationPorts
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.job.start_rule import TargetLog
 from iscp.model.protocol.events import Reports, ShardOrder
 from iscp.model.values.progress import RunProgress

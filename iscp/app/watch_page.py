@@ -13,21 +13,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from iscp.app.index_parts import NodeSearch
-from iscp.app.registry import TriggerRegistry
+from iscp.app.registry import NodeSearch, TriggerRegistry
 from iscp.app.shard_parts import target_probes
 from iscp.app.table_access import TableAccess
-from iscp.cluster.read_services import JobSearch, search_turns
+from iscp.cluster.read_services import JobSearch, RetentionWatch, search_turns
 from iscp.cluster.requests.job_views import DeadLetterReader, FigureReader, TargetFigures
-from iscp.cluster.requests.retention_watch import RetentionWatch
 from iscp.delta.log.directory_notices import DirectoryNotices
 from iscp.delta.source.change_source import DeltaProbe
 from iscp.engine.account_turns import ANYWHERE
 from iscp.engine.iteration_ports import IterationPorts
 from iscp.index.embedding.embedding_service import IndexServices
 from iscp.model.access.authorization import AuditEntry
-from iscp.model.api.api_requests import RegisterRequest, SearchAnswer, SearchRequest
-from iscp.model.api.api_views import EventView, JobView, LeftOutRows
+from iscp.model.api.api_requests import EventView, JobView, LeftOutRows, RegisterRequest, SearchAnswer, SearchRequest
 from iscp.model.build.build_progress import BuildView
 from iscp.model.job.iteration import HistoryEntry, JobMaintenance, JobOutcome
 from iscp.model.job.job_row import JobRow, JobState

@@ -18,9 +18,8 @@ from iscp.cli.cluster.build_commands import build
 from iscp.cli.cluster.cluster_commands import consumer, context, events, node, rebalance, ring, shard, top, version
 from iscp.cli.cluster.token_commands import audit, bootstrap, token
 from iscp.cli.index.index_commands import node_search
-from iscp.cli.job.edit_command import export
 from iscp.cli.job.explain_command import explain
-from iscp.cli.job.job_commands import job
+from iscp.cli.job.job_commands import export, job
 from iscp.cli.job.status_commands import job_logs, node_logs
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import anywhere, anywhere_output, invocation, table_argument

@@ -49,15 +49,19 @@ from iscp.client.service_clients import AccessClient, BuildClient, FeedClient, O
 from iscp.model.api.api_requests import (
     WAIT_S,
     ChangeOutcome,
+    CheckedJob,
+    ClusterView,
     JobChange,
     JobFilter,
     JobName,
+    JobView,
+    LeftOutRows,
     RegisterRequest,
+    RegisterResult,
     SearchAnswer,
     SearchWeights,
     UpdateRequest,
 )
-from iscp.model.api.api_views import CheckedJob, ClusterView, JobView, LeftOutRows, RegisterResult
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobState, Reason
 from iscp.model.job.registration_id import is_pattern

@@ -14,6 +14,7 @@ from iscp.client.codec.message_codec import to_message, to_request
 from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
+    EventView,
     JobChange,
     JobFilter,
     JobName,
@@ -24,7 +25,6 @@ from iscp.model.api.api_requests import (
     SearchWeights,
     UpdateRequest,
 )
-from iscp.model.api.api_views import EventView
 from iscp.model.job.job_row import JobState, Reason
 from iscp.model.spec.spec import to_json
 from iscp.model.values.errors import InvalidRequest, IscpError

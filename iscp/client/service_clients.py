@@ -32,8 +32,18 @@ from iscp.client.request_parts import (
     with_wait,
 )
 from iscp.model.access.authorization import AuditEntry, TokenRecord, id_of
-from iscp.model.api.api_requests import CHANGES, ChangePage, JobName, LogPage, LogPlace, NodeVerb, ShardVerb
-from iscp.model.api.api_views import ConsumerInfo, EventView, PlacedShard
+from iscp.model.api.api_requests import (
+    CHANGES,
+    ChangePage,
+    ConsumerInfo,
+    EventView,
+    JobName,
+    LogPage,
+    LogPlace,
+    NodeVerb,
+    PlacedShard,
+    ShardVerb,
+)
 from iscp.model.build.build_progress import BuildView
 from iscp.model.values.errors import OutcomeUnknown
 from iscp.model.values.untrusted_values import require_seconds

@@ -34,8 +34,14 @@ from iscp.model.build.build_progress import BuildStage, JobBuild, KnownBuilds, s
 from iscp.model.job.iteration import Iteration, JobOutcome, Purpose, Usage, UsagePart
 from iscp.model.job.job_row import JobRow, JobState, Reason, further_tables
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.declared_metrics import INDEX_SEARCH_DURATION, ITERATION_RETRIES, ITERATION_WAIT
-from iscp.model.metrics.metric import ERROR, KIND, MetricReading
+from iscp.model.metrics.declared_metrics import (
+    ERROR,
+    INDEX_SEARCH_DURATION,
+    ITERATION_RETRIES,
+    ITERATION_WAIT,
+    KIND,
+    MetricReading,
+)
 from iscp.model.metrics.metric_readings import (
     CursorLag,
     JobLag,

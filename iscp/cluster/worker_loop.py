@@ -17,8 +17,7 @@ from typing import TypeVar, assert_never
 
 from iscp.cluster.builds.builder_loop import BuildWorkerLoop
 from iscp.cluster.worker_machine import WorkerMachine
-from iscp.model.api.api_requests import LogPage, LogQuery
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView, LogPage, LogQuery
 from iscp.model.job.iteration import JobMaintenance, exact_entry, exact_report
 from iscp.model.job.start_rule import VerifyReport, VerifyRequest
 from iscp.model.protocol.events import (

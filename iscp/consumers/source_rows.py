@@ -18,17 +18,16 @@ import pyarrow as pa
 
 from iscp.consumers.validation import CONSUMER_PATH
 from iscp.delta.rows.net_changes import Sharing, key_columns, same_values, sharing_rows
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.spec.spec import JobSpec, OnDuplicate
 from iscp.model.sql.sql_names import OP, quoted
 from iscp.model.values.errors import ErrorCode, PermanentError
 from iscp.model.values.ids import is_sampled
-from iscp.model.values.totals import NO_TOTALS
-from iscp.model.values.watermark import SourceMarks, Watermark
+from iscp.model.values.watermark import NO_TOTALS, SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
+from iscp.ports.engine import leave_to_spark
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import Rows
-from iscp.ports.work_timer import leave_to_spark
 from iscp.spark.spark_errors import reading_changes
 from iscp.spark.spark_frames import cached, release, rows_of_table
 from iscp.system.late_imports import F

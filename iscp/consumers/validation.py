@@ -9,9 +9,9 @@ from functools import lru_cache
 from iscp.model.job.start_rule import TargetLog
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import refuse_unbounded, reserved_names, too_deep
-from iscp.model.values.column_identity import chosen_collated
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import first_line, refuse_missing_parent, shown
+from iscp.model.values.watermark import chosen_collated
 from iscp.ports.source import Catalog, TableDescription
 from iscp.system.late_imports import exp, sqlglot
 

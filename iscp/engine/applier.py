@@ -54,10 +54,10 @@ from iscp.model.values.watermark import (
     later,
 )
 from iscp.ports.consumer import RangeRefreshed, Refreshed, RefreshOrder
+from iscp.ports.engine import count_work, leave_to_spark
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
-from iscp.ports.work_timer import count_work, leave_to_spark
 
 log = logging.getLogger(__name__)
 

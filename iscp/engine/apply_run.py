@@ -39,15 +39,13 @@ from iscp.model.job.iteration import SECONDS_MOST, Bounds, ChangeDetail, DataTyp
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.registration_id import logged_job
 from iscp.model.job.watermark_record import WatermarkRecord, fenced, position_of, record_key
-from iscp.model.rows.differences import Op
-from iscp.model.rows.key_ranges import condition_sql, hash_sql
+from iscp.model.rows.key_ranges import Op, condition_sql, hash_sql
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import KEY_HASH, OP, quoted
-from iscp.model.values.column_identity import other_columns
 from iscp.model.values.errors import Conflict, PermanentError, StorageError
-from iscp.model.values.watermark import Watermark, exact_watermark, later
+from iscp.model.values.watermark import Watermark, exact_watermark, later, other_columns
 from iscp.ports.consumer import ConsumeContext, Consumed, WatermarkTxn
-from iscp.ports.engine import NO_DEATHS, Engine
+from iscp.ports.engine import NO_DEATHS, Engine, charge_by_now, charge_rest_as, charged_as, count_work, working_for
 from iscp.ports.source import (
     Changes,
     ChangeSet,
@@ -59,7 +57,6 @@ from iscp.ports.source import (
     SourceRange,
 )
 from iscp.ports.system import Guard, current_trace
-from iscp.ports.work_timer import charge_by_now, charge_rest_as, charged_as, count_work, working_for
 
 if TYPE_CHECKING:
     import pyarrow as pa

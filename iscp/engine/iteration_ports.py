@@ -45,7 +45,6 @@ from iscp.model.job.registration_id import logged_job, logged_jobs, superseded
 from iscp.model.job.source_holds import holder_of
 from iscp.model.settings.config import BuildConfig
 from iscp.model.spec.spec import ChangeMode, JobSpec, OnReplace
-from iscp.model.values.column_identity import chosen_collated
 from iscp.model.values.errors import (
     Conflict,
     ErrorCode,
@@ -65,7 +64,7 @@ from iscp.model.values.untrusted_values import (
     named_error,
     printable,
 )
-from iscp.model.values.watermark import Position, SourceMarks, Watermark, committed_apart, later
+from iscp.model.values.watermark import Position, SourceMarks, Watermark, chosen_collated, committed_apart, later
 from iscp.ports.consumer import (
     ConsumeContext,
     Consumed,
@@ -76,7 +75,7 @@ from iscp.ports.consumer import (
     Refreshed,
     RetainedCommits,
 )
-from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
+from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths, UsageTally
 from iscp.ports.sink import Sink
 from iscp.ports.source import (
     ChangeSource,
@@ -87,7 +86,6 @@ from iscp.ports.source import (
     TableDescription,
 )
 from iscp.ports.system import NO_TRACER, Attribute, Clock, Failpoints, Guard, Span, Tracer, current_trace
-from iscp.ports.work_timer import UsageTally
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

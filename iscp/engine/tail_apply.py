@@ -36,9 +36,9 @@ from iscp.model.rows.key_ranges import WHOLE
 from iscp.model.values.errors import IscpError, PermanentError, StorageError
 from iscp.model.values.watermark import NOTHING_APPLIED, Watermark, exact_watermark
 from iscp.ports.consumer import ByRanges, RangeBuilt, TablePlace
+from iscp.ports.engine import count_work, leave_to_spark
 from iscp.ports.sink import BuildEnd, Manifest, StagedRanges, StagedState
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, LateFrame, SourceRange
-from iscp.ports.work_timer import count_work, leave_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

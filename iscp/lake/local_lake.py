@@ -15,8 +15,15 @@ from iscp.cli.shell.arguments import absolute_table, absolute_target
 from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.query_plan import QueryExplanation
-from iscp.model.run.run_plan import PARALLEL_DEFAULT, PARALLEL_MAX, JobSelection, RunPlan, Wanted
-from iscp.model.run.run_result import JobForecast, RunResult
+from iscp.model.run.run_plan import (
+    PARALLEL_DEFAULT,
+    PARALLEL_MAX,
+    JobForecast,
+    JobSelection,
+    RunPlan,
+    RunResult,
+    Wanted,
+)
 from iscp.model.spec.spec import RunFields, to_spec_json
 from iscp.model.spec.spec_parsing import ViewFields
 from iscp.model.values.errors import ErrorCode, InvalidRequest, JobFailed

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from iscp.cluster.owner.job_log_writer import LogWriter
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.requests.job_views import JobViews
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.job.job_row import Notification, Origin
 from iscp.model.values.errors import ConfigurationError, IscpError, PermanentError, Unavailable
 from iscp.notices.notifications import DeliveryQueue, JobAlerts

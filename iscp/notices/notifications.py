@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.job.job_row import JobState, Notification, NotificationKind, Origin, Reason
 from iscp.model.settings.config import jittered_s
 from iscp.model.values.errors import PERMANENT_FROM, ErrorCode

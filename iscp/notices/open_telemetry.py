@@ -61,8 +61,15 @@ from opentelemetry.trace import (
 from opentelemetry.trace import Span as OpenedSpan
 from prometheus_client import CollectorRegistry
 
-from iscp.model.metrics.declared_metrics import METRICS, NODE_EXPORT_FAILURES, NODE_READINGS_DROPPED
-from iscp.model.metrics.metric import DURATION_BUCKETS_S, DeclaredMetric, MetricKind, MetricReading
+from iscp.model.metrics.declared_metrics import (
+    DURATION_BUCKETS_S,
+    METRICS,
+    NODE_EXPORT_FAILURES,
+    NODE_READINGS_DROPPED,
+    DeclaredMetric,
+    MetricKind,
+    MetricReading,
+)
 from iscp.model.values.ids import trace_of
 from iscp.model.values.untrusted_values import named_error, printable
 from iscp.notices.bounded_sender import BoundedSender, HttpTarget, SenderBounds

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from iscp.model.api.api_requests import LogPage, LogQuery
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView, LogPage, LogQuery
 from iscp.model.build.build_state import BuildState, Change
 from iscp.model.job.iteration import JobMaintenance
 from iscp.model.job.start_rule import VerifyReport

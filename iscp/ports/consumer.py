@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from iscp.model.api.api_views import LeftOutRows
+from iscp.model.api.api_requests import LeftOutRows
 from iscp.model.build.build_task import BuildId, BuildTerms, RangeBatch, StagingBatch
 from iscp.model.job.iteration import Bounds, ChangeDetail, DataType
 from iscp.model.job.job_row import JobRow
@@ -21,10 +21,9 @@ from iscp.model.job.start_rule import Comparison, TargetLog
 from iscp.model.job.watermark_record import WatermarkRecord
 from iscp.model.query_plan import QueryExplanation
 from iscp.model.spec.spec import ConsumerSpec
-from iscp.model.values.column_identity import ColumnIds
 from iscp.model.values.errors import InvariantBroken
 from iscp.model.values.progress import TableSize
-from iscp.model.values.watermark import Position, Watermark
+from iscp.model.values.watermark import ColumnIds, Position, Watermark
 from iscp.ports.sink import Compared, Deleted, DeletionOrder, Manifest, Sink, StagedRanges
 from iscp.ports.source import (
     Catalog,

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from iscp.model.build.build_task import NO_TERMS, BuildId, BuildTerms
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import Comparison
-from iscp.model.values.column_identity import ColumnIds
-from iscp.model.values.totals import NO_TOTALS, QueryTotals
-from iscp.model.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
+from iscp.model.values.watermark import (
+    NO_DEAD_LETTERS,
+    NO_TOTALS,
+    ColumnIds,
+    DeadLetters,
+    Position,
+    QueryTotals,
+    SourceMarks,
+    Watermark,
+)
 from iscp.ports.source import KeyBounds, Rows
 from iscp.ports.system import Guard
 

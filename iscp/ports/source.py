@@ -18,9 +18,8 @@ from iscp.model.job.iteration import Bounds
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import ProbeState, TargetLog, TargetSeen
 from iscp.model.query_plan import QueryShape
-from iscp.model.values.column_identity import ColumnIds
 from iscp.model.values.progress import SnapshotSize, TableSize
-from iscp.model.values.watermark import SourceMarks, Watermark
+from iscp.model.values.watermark import ColumnIds, SourceMarks, Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +163,7 @@ KeyBounds = Mapping[str, tuple[Any, Any]]
 class Changes:
     """Net changes, one row for each key (without a key: each row that a commit has written).
 
-    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/model/rows/differences.py`): `i` the key is new since
+    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/model/rows/key_ranges.py`): `i` the key is new since
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that has it has a row that shared the
     key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within `bounds`.
     `net` has the same rows for a sink: few changes are there as a table too, but those with arrays of real numbers only

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from iscp.model.job.job_row import Notification
 from iscp.model.job.start_rule import NotBefore, StartNow, TriggerFacts
-from iscp.model.metrics.metric import DeclaredMetric, MetricReading
+from iscp.model.metrics.declared_metrics import DeclaredMetric, MetricReading
 
 
 class Clock(Protocol):

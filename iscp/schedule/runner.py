@@ -42,9 +42,8 @@ from iscp.model.run_events import JobRunState, RunState, state_of
 from iscp.model.values.errors import Canceled, Conflict, ErrorCode, IscpError, NodeKilled, TimedOut
 from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import error_code, error_text, named_error
-from iscp.ports.engine import IterationRunner, JobDeaths
+from iscp.ports.engine import IterationRunner, JobDeaths, charge_by_now, working_for
 from iscp.ports.system import Attribute, Clock, Guard, Span, Tracer
-from iscp.ports.work_timer import charge_by_now, working_for
 from iscp.system.threads import retry_conflicts
 
 OneOutcome = TypeVar("OneOutcome", JobOutcome, JobOutcome | None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from iscp.model.values.errors import EngineError
 from iscp.model.values.progress import StageWork
-from iscp.ports.work_timer import investing, note_spark
+from iscp.ports.engine import investing, note_spark
 from iscp.storage.delta_errors import spent
 from iscp.system.threads import SystemClock
 

@@ -28,13 +28,14 @@ from iscp.model.job.iteration import Iteration, JobOutcome, Purpose, joined_need
 from iscp.model.job.job_row import JobRow, tables_of
 from iscp.model.job.registration_id import parse_job_id, spec_mark
 from iscp.model.job.start_rule import VerifyReport
-from iscp.model.run.run_plan import PlannedJob, RunPlan
-from iscp.model.run.run_result import (
+from iscp.model.run.run_plan import (
     BY_ALL_ROWS,
     Forecast,
     JobForecast,
     JobProgress,
+    PlannedJob,
     ResultState,
+    RunPlan,
     RunResult,
     TargetStanding,
     forecast_action,
@@ -48,10 +49,9 @@ from iscp.model.values.errors import Canceled, ErrorCode, InvalidRequest, IscpEr
 from iscp.model.values.untrusted_values import error_code, named_error
 from iscp.model.values.watermark import Position, Watermark, committed_apart
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.engine import IterationRunner
+from iscp.ports.engine import IterationRunner, UsageTally, working_for
 from iscp.ports.source import ChangeSource, SourceRange, TableDescription
 from iscp.ports.system import Clock
-from iscp.ports.work_timer import UsageTally, working_for
 
 if TYPE_CHECKING:
     from iscp.schedule.runner import RunGuard

@@ -22,20 +22,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, get_args
 
 from iscp.cluster.requests.job_views import view_of
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.build.build_progress import BuildStage, BuildView
 from iscp.model.job.iteration import HistoryEntry, JobOutcome, SparkNeed, joined_needs
 from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, with_own_table_id
 from iscp.model.protocol.events import Reports, Seen, StartShard, UpdateShard
 from iscp.model.protocol.messages import SourceSeen
-from iscp.model.run.run_plan import RunPlan
-from iscp.model.run.run_result import ResultState, RunResult, with_need, words_of_a_run
+from iscp.model.run.run_plan import ResultState, RunPlan, RunResult, with_need, words_of_a_run
 from iscp.model.values.errors import PERMANENT_FROM, ErrorCode, JobNotFound, TableNotFound, TemporaryError
 from iscp.model.values.ids import JobKey, ShardId, TableEpoch
 from iscp.model.values.progress import UNKNOWN, RunProgress
 from iscp.model.values.watermark import Position
+from iscp.ports.engine import UsageTally, working_for
 from iscp.ports.system import Clock
-from iscp.ports.work_timer import UsageTally, working_for
 from iscp.schedule.executor import Executor
 from iscp.schedule.maintenance import Maintenance
 from iscp.schedule.schedule_events import VerifyAnswered, WorkerNews
@@ -51,7 +50,7 @@ from iscp.standalone.local_run import (
 )
 
 if TYPE_CHECKING:
-    from iscp.cluster.requests.retention_watch import RetentionWatch
+    from iscp.cluster.read_services import RetentionWatch
     from iscp.ports.admin import Searching
 
 

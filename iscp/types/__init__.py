@@ -6,35 +6,33 @@ The errors are in `iscp.errors`. Other modules below `iscp` are no interface, an
 from iscp.model.access.authorization import AuditEntry, TokenRecord
 from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import (
+    Action,
     ChangeOutcome,
     ChangePage,
     ChangeVerb,
-    FeedChange,
-    JobChange,
-    JobName,
-    LogLine,
-    LogPage,
-    LogPlace,
-    RegisterRequest,
-    SearchAnswer,
-    SearchHit,
-    SearchWeights,
-    UpdateRequest,
-)
-from iscp.model.api.api_views import (
-    Action,
     CheckedJob,
     ClusterView,
     ConsumerInfo,
     EventView,
+    FeedChange,
+    JobChange,
+    JobName,
     JobView,
     LeftOutJob,
     LeftOutRow,
     LeftOutRows,
+    LogLine,
+    LogPage,
+    LogPlace,
     NodeView,
     PlacedShard,
+    RegisterRequest,
     RegisterResult,
+    SearchAnswer,
+    SearchHit,
+    SearchWeights,
     ShardView,
+    UpdateRequest,
 )
 from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.model.build.build_task import BuildRequest
@@ -43,7 +41,7 @@ from iscp.model.job.job_row import Deletion, JobCondition, JobRow, JobState, Job
 from iscp.model.job.start_rule import Comparison, NotBefore, Sample, StartNow, TriggerFacts, VerifyReport
 from iscp.model.job.watermark_record import WatermarkRecord
 from iscp.model.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
+from iscp.model.run.run_plan import Forecast, JobForecast, ResultState, RunResult
 from iscp.model.spec.spec import (
     ChangeMode,
     ConsumerSpec,
@@ -58,8 +56,15 @@ from iscp.model.spec.spec import (
 from iscp.model.spec.spec_parsing import ViewFields, view_of
 from iscp.model.values.ids import JobKey, ShardId
 from iscp.model.values.progress import RunProgress, SnapshotSize, TableSize
-from iscp.model.values.totals import AggregateKind, QueryTotals, Total
-from iscp.model.values.watermark import DeadLetters, Position, SourceMark, Watermark
+from iscp.model.values.watermark import (
+    AggregateKind,
+    DeadLetters,
+    Position,
+    QueryTotals,
+    SourceMark,
+    Total,
+    Watermark,
+)
 from iscp.system.tls.tls_files import Tls, TlsFiles
 
 __all__ = [

@@ -33,12 +33,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.app.settings import to_toml
-from iscp.cli.demo.jobs import differences
-from iscp.cli.demo.lake import read
+from iscp.cli.demo.lake import differences, read
 from iscp.cli.node.local_cluster import Layout, Ports, choose_ports, healthy, node_command, node_config, node_environ
 from iscp.client.admin_client import Client
 from iscp.etcd.server import EtcdServer
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.settings.config import NodeConfig
 from iscp.system.child_process import end, spawn, tail
 from iscp.system.threads import SystemClock

@@ -21,7 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import iscp
-from iscp.cli.demo.jobs import differences
+from iscp.cli.demo.lake import differences
 from iscp.cli.shell.root_group import ExitStatus
 from iscp.model.job.iteration import UsagePart
 from iscp.model.values.errors import JobFailed, TimedOut

@@ -13,8 +13,7 @@ from prometheus_client.samples import Sample
 
 from iscp import changefeed
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.declared_metrics import METRICS
-from iscp.model.metrics.metric import DeclaredMetric
+from iscp.model.metrics.declared_metrics import METRICS, DeclaredMetric
 from iscp.model.values.errors import IscpError
 from iscp.system.http_exchange import free_port
 from tests.e2e.harness import Cluster, append, wait_for

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.values.errors import ErrorCode
 from tests.e2e.harness import NODE_ID, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from iscp.app.settings import load_settings
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys, snapshot_of
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.settings.config import NodeConfig
 from iscp.system.threads import SystemClock
 from tests.e2e.evidence import assert_feed_holds, assert_in_order

@@ -11,26 +11,24 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from iscp.model.api.api_requests import (
+    Action,
     ChangeOutcome,
     ChangeVerb,
+    CheckedJob,
+    ClusterView,
     ExplainRequest,
     JobChange,
     JobFilter,
     JobName,
-    RegisterRequest,
-    ResyncRequest,
-    UpdateRequest,
-)
-from iscp.model.api.api_views import (
-    Action,
-    CheckedJob,
-    ClusterView,
     JobView,
     LeftOutJob,
     LeftOutRows,
     NodeView,
+    RegisterRequest,
     RegisterResult,
+    ResyncRequest,
     ShardView,
+    UpdateRequest,
 )
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobState, JobStatus, Reason

@@ -10,7 +10,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from iscp.model.rows.differences import NET_OPS, Op
+from iscp.model.rows.key_ranges import NET_OPS, Op
 
 Row = tuple[int, str]
 """Key and value."""

@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from iscp.model.access.authorization import AuditEntry
-from iscp.model.api.api_requests import SearchAnswer, SearchHit
-from iscp.model.api.api_views import EventView, JobView, LeftOutRow, LeftOutRows, NodeView, ShardView
+from iscp.model.api.api_requests import (
+    EventView,
+    JobView,
+    LeftOutRow,
+    LeftOutRows,
+    NodeView,
+    SearchAnswer,
+    SearchHit,
+    ShardView,
+)
 from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.model.job.iteration import HistoryEntry, Usage
 from iscp.model.job.job_row import JobState, JobStatus, Reason

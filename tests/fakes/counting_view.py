@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from iscp.consumers.source_rows import commit_tag
 from iscp.model.job.job_row import JobRow
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import OP
 from iscp.model.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark

@@ -12,8 +12,7 @@ from iscp.cluster.requests.job_maker import JobMaker
 from iscp.cluster.requests.request_validator import RequestValidator
 from iscp.cluster.worker_loop import VerifyDesk
 from iscp.engine.account_turns import ANYWHERE, PlaceGuard
-from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, JobView, RegisterRequest
 from iscp.model.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.model.spec.spec import TriggerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from iscp.index.embedding.embedder import TextsRefusedError, Vectors
-from iscp.index.embedding.embedder_registry import CheckedEmbedder
+from iscp.index.embedding.embedder_registry import CheckedEmbedder, TextsRefusedError, Vectors
 from iscp.index.embedding.embedding_service import (
     EmbeddingAttempts,
     EmbeddingService,

@@ -9,8 +9,7 @@ from iscp.cluster.requests.job_maker import JobMaker
 from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.model.job.registration_id import marked_job_id, spec_mark
-from iscp.model.run.run_plan import RunPlan
-from iscp.model.run.run_result import RunResult
+from iscp.model.run.run_plan import RunPlan, RunResult
 from iscp.model.spec.spec import to_spec_json
 from iscp.model.spec.spec_parsing import parse_spec
 from iscp.model.values.ids import DEFAULT_ACCOUNT

@@ -19,10 +19,11 @@ from iscp.index.lance.index_columns import (
     ROW_HASH,
     TEXT_HASH,
     VECTOR,
+    FieldTotals,
+    IndexHead,
     dataset_schema,
     words_column,
 )
-from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex, segment_statistics, segments_of
 from iscp.index.lance.word_counts import merged_counts, read_table
 from iscp.model.values.errors import Conflict

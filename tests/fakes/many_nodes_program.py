@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from iscp.client.channel.call_metadata import SERVER_OPTIONS, meant_of
+from iscp.client.channel.grpc_calls import SERVER_OPTIONS, meant_of
 from iscp.model.protocol.messages import Announce, OwnerMessage
 from iscp.server.node.node_server import NodeServer
 from tests.fakes.node_calls import FakeNodeCalls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from iscp.model.metrics.metric import DeclaredMetric, MetricReading
+from iscp.model.metrics.declared_metrics import DeclaredMetric, MetricReading
 
 
 class Recorded(NamedTuple):

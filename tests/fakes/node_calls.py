@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iscp.model.api.api_requests import LogPage, LogQuery
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView, LogPage, LogQuery
 from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
 from iscp.model.job.start_rule import Comparison, Sample, VerifyReport
 from iscp.model.values.errors import IscpError, StorageError, TimedOut

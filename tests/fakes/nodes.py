@@ -9,8 +9,7 @@ from iscp.cluster.builds.builder_loop import BuildWorkerLoop
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.worker_loop import VerifyDesk
-from iscp.model.api.api_requests import LogPage, LogPlace, LogQuery
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView, LogPage, LogPlace, LogQuery
 from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.values.errors import IscpError

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from iscp.model.api.api_requests import JobName, LogPage, LogPlace, LogQuery, NodeVerb, ShardVerb
-from iscp.model.api.api_views import ConsumerInfo, EventView, PlacedShard
+from iscp.model.api.api_requests import (
+    ConsumerInfo,
+    EventView,
+    JobName,
+    LogPage,
+    LogPlace,
+    LogQuery,
+    NodeVerb,
+    PlacedShard,
+    ShardVerb,
+)
 from iscp.model.values.errors import InvalidRequest
 
 NODES = ("n-1", "n-2")

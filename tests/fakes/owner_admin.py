@@ -8,11 +8,11 @@ from iscp.cluster.owner.checkpoint_saver import ProgressSignal
 from iscp.cluster.owner.job_log_writer import LogWriter
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.read_services import SourceReleases
 from iscp.cluster.requests.job_maker import JobMaker
 from iscp.cluster.requests.job_views import DeadLetterReader, FigureReader, JobViews, JobWaiter
 from iscp.cluster.requests.request_validator import RequestValidator
-from iscp.cluster.requests.retention_watch import SourceReleases
-from iscp.model.api.api_views import ClusterView
+from iscp.model.api.api_requests import ClusterView
 from iscp.model.job.job_row import JobRow
 from iscp.model.spec.spec import TriggerSpec
 from iscp.model.values.errors import IscpError

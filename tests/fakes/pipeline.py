@@ -23,10 +23,9 @@ from iscp.model.job.iteration import Bounds, DataType, UsagePart
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import Comparison
 from iscp.model.spec.spec import ConsumerSpec
-from iscp.model.values.column_identity import ColumnIds
 from iscp.model.values.errors import Conflict, InvalidRequest
 from iscp.model.values.progress import SnapshotSize, StageWork, TableSize
-from iscp.model.values.watermark import Position, SourceMarks, Watermark
+from iscp.model.values.watermark import ColumnIds, Position, SourceMarks, Watermark
 from iscp.ports.consumer import (
     AdoptingCheck,
     ConsumeContext,
@@ -39,7 +38,7 @@ from iscp.ports.consumer import (
     RetainedCommits,
     Retriever,
 )
-from iscp.ports.engine import NO_DEATHS, JobDeaths
+from iscp.ports.engine import NO_DEATHS, JobDeaths, charged_as
 from iscp.ports.sink import Compared
 from iscp.ports.source import (
     Catalog,
@@ -54,7 +53,6 @@ from iscp.ports.source import (
 )
 from iscp.ports.source import Rows as SinkRows
 from iscp.ports.system import NO_TRACER, Clock, Failpoints, Tracer
-from iscp.ports.work_timer import charged_as
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
 

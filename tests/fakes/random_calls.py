@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 
-from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, Meant
+from iscp.client.channel.grpc_calls import CALLER_KEY, FORWARDED_KEY, Meant
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, node_pb2, operator_pb2, search_pb2
 from tests.fakes.attacked_node import AttackedNode
 from tests.fakes.wire_faults import TEXTS_ODD, encode_field, fill, odd_values, paths, with_value, wrong_values

@@ -9,8 +9,16 @@ from typing import Any, cast
 
 from iscp.client.admin_client import Client
 from iscp.model.access.authorization import AuditEntry
-from iscp.model.api.api_requests import SearchAnswer
-from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRows, NodeView, RegisterResult, ShardView
+from iscp.model.api.api_requests import (
+    ClusterView,
+    EventView,
+    JobView,
+    LeftOutRows,
+    NodeView,
+    RegisterResult,
+    SearchAnswer,
+    ShardView,
+)
 from iscp.model.build.build_progress import BuildView
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobState, JobStatus, Reason

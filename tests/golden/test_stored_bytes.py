@@ -22,7 +22,7 @@ from iscp.delta.joblog.log_backup import BackupManifest, parse_manifest
 from iscp.delta.sink.sink_position import tag_json
 from iscp.etcd.keys import KeyValue, encoded, snapshot_of
 from iscp.etcd.watched_keys import BuildKeys, TokenKeys, value_of
-from iscp.index.lance.index_head import FieldTotals, IndexHead, parse_head
+from iscp.index.lance.index_columns import FieldTotals, IndexHead, parse_head
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.model.access.authorization import TokenRecord
 from iscp.model.access.service_table import Role
@@ -53,8 +53,7 @@ from iscp.model.spec.spec import ConsumerSpec, JobSpec, OnReplace, Tag, TriggerS
 from iscp.model.spec.spec_parsing import parse_spec
 from iscp.model.values.ids import NodeRecord
 from iscp.model.values.progress import SnapshotSize, TableSize
-from iscp.model.values.totals import QueryTotals, Total
-from iscp.model.values.watermark import DeadLetters, SourceMark, Watermark
+from iscp.model.values.watermark import DeadLetters, QueryTotals, SourceMark, Total, Watermark
 from iscp.ports.sink import CommitTag
 from iscp.views.duck.duck_refresh import schema_json_of
 from iscp.views.refresh.refresh_choice import (

@@ -20,7 +20,7 @@ from iscp.delta.rows.net_changes import (
     each_key,
     net_by_spark,
 )
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from tests.fakes.bags import Bag, Change, history_of, key_of, left, net
 
 if TYPE_CHECKING:

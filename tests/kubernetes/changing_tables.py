@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.cli.demo.jobs import differences, lags_s
+from iscp.cli.demo.lake import differences, lags_s
 from iscp.client.admin_client import Client
 from iscp.model.values.errors import TemporaryError
 from tests.e2e.evidence import assert_in_order, sink_commits

@@ -16,9 +16,9 @@ from pyspark.errors import PySparkException
 
 from iscp.algebra.algebra import TableRows
 from iscp.delta.rows.row_search import row_codes
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.values.errors import InvalidRequest
-from iscp.model.values.totals import QueryTotals
+from iscp.model.values.watermark import QueryTotals
 from iscp.spark.spark_errors import concerns_values
 from iscp.spark.spark_frames import frame_of_arrow
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from iscp.algebra.algebra import TableRows
 from iscp.model.query_plan import NotRanged
-from iscp.model.values.totals import QueryTotals
+from iscp.model.values.watermark import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.group_changes import learn_totals, sums_finished
 from iscp.views.changes.signed_rows import Instants, TableChange

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from iscp import errors as public
-from iscp.client.channel.grpc_errors import status_of
+from iscp.client.channel.grpc_calls import status_of
 from iscp.model.values import errors
 from iscp.model.values.errors import ErrorCode, IscpError
 from tests.site.page_text import site_text

@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.cli.demo.jobs import percentile
-from iscp.cli.demo.lake import commit_times_s
+from iscp.cli.demo.lake import commit_times_s, percentile
 from tests.e2e.evidence import sink_commits
 from tests.soak.faults import Fault
 from tests.soak.soak_plan import INDEXES, Kind, Plan

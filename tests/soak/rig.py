@@ -16,7 +16,7 @@ from typing import Any
 
 from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.values.errors import TemporaryError
 from iscp.system.threads import SystemClock
 from tests.e2e.harness import Process

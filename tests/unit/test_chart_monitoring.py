@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from iscp.model.metrics.declared_metrics import METRICS
-from iscp.model.metrics.metric import MetricKind
+from iscp.model.metrics.declared_metrics import METRICS, MetricKind
 from tests.chart.installations import SMALLEST
 from tests.chart.rendering import HelmRefusedError, render
 from tests.chart.values_file import CHART

@@ -41,15 +41,14 @@ from iscp.etcd.watched_keys import (
     BuildKeys,
     TokenKeys,
 )
-from iscp.model.api.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
+from iscp.model.api.api_requests import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
 from iscp.model.build.build_progress import BuildTaskView, BuildView
 from iscp.model.job.iteration import DataType, HistoryEntry
 from iscp.model.job.job_row import JobStatus
 from iscp.model.job.start_rule import Comparison, Sample
 from iscp.model.job.watermark_record import WatermarkRecord
 from iscp.model.protocol.messages import Announce, Checkpoint, Sync
-from iscp.model.settings.config import settings
-from iscp.model.settings.variables import NOT_SETTINGS, setting_variable
+from iscp.model.settings.config import NOT_SETTINGS, setting_variable, settings
 from iscp.model.values.errors import ErrorCode
 from tests.chart.values_file import CHART, read_values
 from tests.limits import main as limits

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from iscp.cli.iscp_admin import cli
 from iscp.cli.run.run_output import outcome_words, show_line, show_summary
 from iscp.cli.shell.render import progress_lines
-from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.run.run_plan import ResultState, RunResult
 from iscp.model.spec.spec_parsing import parse_spec
 from iscp.model.values.progress import RunProgress
 from tests.fakes.fuzzed_node import FuzzedNode

@@ -28,8 +28,7 @@ from iscp.changefeed.table.feed_schema import (
 )
 from iscp.delta.log.actions import is_whole, parse_actions
 from iscp.delta.log.commits import COMMIT_ID, commit_file, newest_version
-from iscp.delta.log.log_writing import Checkpoints, counts
-from iscp.delta.log.table_opening import open_delta
+from iscp.delta.log.table_opening import Checkpoints, counts, open_delta
 from iscp.model.values.errors import ConfigurationError
 from iscp.ports.system import current_trace
 from iscp.storage import files

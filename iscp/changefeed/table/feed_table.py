@@ -34,8 +34,8 @@ from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
 from iscp.changefeed.table.page_reader import list_files
 from iscp.delta.log.table_opening import open_delta
 from iscp.model.values.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown, StorageError, Unavailable
+from iscp.ports.engine import count_work
 from iscp.ports.system import Clock, Failpoints
-from iscp.ports.work_timer import count_work
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.files import require_conditional_writes
 from iscp.storage.locations import local_path, place

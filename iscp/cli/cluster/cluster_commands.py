@@ -39,12 +39,12 @@ from iscp.cli.shell.context_file import Context, Invocation
 from iscp.cli.shell.render import show_nodes, show_placement
 from iscp.cli.shell.root_group import repeat, watched
 from iscp.cli.shell.terminal import pairs, say, table
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.values.errors import IscpError, NotAuthorized, TemporaryError, TimedOut
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
-    from iscp.model.api.api_views import ClusterView
+    from iscp.model.api.api_requests import ClusterView
     from iscp.server.boards.freshness_board import FreshnessBoard, TimeLine
 
 DRAIN_POLL_S = 0.5

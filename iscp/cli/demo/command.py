@@ -26,17 +26,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from iscp.cli.demo import lake
-from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
-from iscp.cli.demo.lake import SEARCHES, Day, Search, Sources, version
+from iscp.cli.demo.lake import SEARCHES, Day, DemoJob, JobResult, Search, Sources, demo_jobs, verify, version
 from iscp.cli.demo.replay import Follower
 from iscp.cli.node.up import start_up
 from iscp.cli.shell import render
 from iscp.cli.shell.terminal import console_of, grid, plain, print_on
 from iscp.client.admin_client import Client
 from iscp.index.search.search_library import search
-from iscp.model.api.api_requests import SearchAnswer
-from iscp.model.api.api_views import ClusterView, JobView, NodeView
-from iscp.model.settings.variables import setting_variable
+from iscp.model.api.api_requests import ClusterView, JobView, NodeView, SearchAnswer
+from iscp.model.settings.config import setting_variable
 from iscp.model.values.errors import IscpError, TemporaryError
 from iscp.system.threads import SystemClock
 

@@ -16,8 +16,7 @@ from iscp.cli.shell import render
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.root_group import ERROR_PREFIX, field_in_file, show_error
 from iscp.cli.shell.terminal import confirm, say
-from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
-from iscp.model.api.api_views import Action, CheckedJob
+from iscp.model.api.api_requests import Action, ChangeVerb, CheckedJob, JobChange, JobName, UpdateRequest
 from iscp.model.run.run_plan import Wanted
 from iscp.model.values.errors import Conflict, IscpError, PermanentError
 from iscp.system.tls.tls_files import REGISTRATIONS_MAX

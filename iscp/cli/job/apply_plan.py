@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.api.api_views import Action, CheckedJob, JobView
+from iscp.model.api.api_requests import Action, CheckedJob, JobName, JobView, RegisterRequest
 from iscp.model.run.run_plan import Wanted
 from iscp.model.spec.spec import CONSUMER_FIELDS, PATHS, SET, differing_fields, flatten, nest, set_of, with_set
 from iscp.model.spec.spec_parsing import view_of

@@ -19,8 +19,7 @@ from iscp.cli.shell.arguments import JOB_NAME, TABLE, TABLES, account_option, in
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.root_group import options_named
 from iscp.cli.shell.terminal import confirm, say
-from iscp.model.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName, JobView
 from iscp.model.job.registration_id import is_pattern
 from iscp.model.spec.spec_parsing import parse_spec, view_of
 from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX

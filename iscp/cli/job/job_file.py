@@ -17,8 +17,7 @@ import yaml
 from iscp.cli.job.explain_command import NAMING
 from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
-from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobName, JobView, RegisterRequest
 from iscp.model.run.run_plan import Wanted
 from iscp.model.spec.spec import DURATIONS, PATHS, SET, flat_name, flatten, to_spec_json
 from iscp.model.spec.spec_parsing import REFRESH_POLICIES, VIEW_KIND, check_set, spec_faults, unknown_field

@@ -30,8 +30,7 @@ from iscp.cli.shell.arguments import (
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.root_group import ExitStatus, option_of, options_named, places_named, show_error
 from iscp.cli.shell.terminal import say
-from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.api.api_views import Action, CheckedJob, RegisterResult
+from iscp.model.api.api_requests import Action, CheckedJob, JobName, RegisterRequest, RegisterResult
 from iscp.model.spec.spec import (
     PRIORITY_MAX,
     PRIORITY_MIN,

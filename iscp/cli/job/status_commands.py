@@ -42,8 +42,7 @@ from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.render import show_history, show_placement
 from iscp.cli.shell.root_group import ExitStatus, show_error, watched
 from iscp.cli.shell.terminal import pairs, say, table
-from iscp.model.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace
-from iscp.model.api.api_views import EventView, JobView, PlacedShard
+from iscp.model.api.api_requests import LINES_MAX, EventView, JobName, JobView, LogLine, LogPage, LogPlace, PlacedShard
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobCondition, JobState, Reason
 from iscp.model.job.start_rule import VerifyReport

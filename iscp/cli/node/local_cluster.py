@@ -33,8 +33,15 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys, snapshot_of
 from iscp.etcd.owner_keys import EtcdElection, EtcdLogMarks
 from iscp.etcd.server import EtcdServer
-from iscp.model.settings.config import ADMIN_PORT, PAGE_PORT, EtcdConfig, JobLogConfig, NodeConfig, PageConfig
-from iscp.model.settings.variables import setting_variable
+from iscp.model.settings.config import (
+    ADMIN_PORT,
+    PAGE_PORT,
+    EtcdConfig,
+    JobLogConfig,
+    NodeConfig,
+    PageConfig,
+    setting_variable,
+)
 from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
 from iscp.model.values.ids import WIRE_FORMAT
 from iscp.ports.system import Clock
@@ -612,7 +619,7 @@ def healthy(address: str, tls: TlsSource | None = None) -> bool:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from iscp.client.channel.call_metadata import open_channel
+    from iscp.client.channel.grpc_calls import open_channel
     from iscp.wire.v1 import admin_pb2
 
     # By name: other servers, etcd among them, answer to the general question.

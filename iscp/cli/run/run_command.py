@@ -22,8 +22,7 @@ from iscp.model.values.errors import IscpError
 
 if TYPE_CHECKING:
     from iscp.app.local_engine import LocalEngine
-    from iscp.model.run.run_plan import RunPlan
-    from iscp.model.run.run_result import RunResult
+    from iscp.model.run.run_plan import RunPlan, RunResult
     from iscp.standalone.local_run import LocalRun, RequestedJob, RunOrders
     from iscp.standalone.local_watch import LocalWatch
 

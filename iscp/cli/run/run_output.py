@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from iscp.cli.shell.program_end import restore_answers
 from iscp.cli.shell.terminal import json_text, say
-from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
+from iscp.model.run.run_plan import Forecast, JobForecast, ResultState, RunResult
 from iscp.model.settings.config import LogFormat
 from iscp.model.values.untrusted_values import LogLevel, printable
 from iscp.notices.log_ring import configure_logging

@@ -23,8 +23,15 @@ import click
 
 from iscp.cli.shell.arguments import JSONPATH, parse_path, values_at
 from iscp.cli.shell.terminal import json_text, pairs, say, table, yaml_text
-from iscp.model.api.api_requests import RegisterRequest
-from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRows, PlacedShard, RegisterResult
+from iscp.model.api.api_requests import (
+    ClusterView,
+    EventView,
+    JobView,
+    LeftOutRows,
+    PlacedShard,
+    RegisterRequest,
+    RegisterResult,
+)
 from iscp.model.job.iteration import HistoryEntry, MaintenanceFigures, Usage
 from iscp.model.job.job_row import JobStatus, Reason
 from iscp.model.spec.spec import flatten

@@ -37,8 +37,7 @@ from iscp.cli.view.sql_statements import (
     statement_tokens,
 )
 from iscp.cli.view.view_options import read_text
-from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobName, JobView, RegisterRequest
 from iscp.model.run.run_plan import Wanted
 from iscp.model.spec.spec import set_of, to_spec_json, with_set
 from iscp.model.spec.spec_parsing import ViewFields, view_of

@@ -63,8 +63,7 @@ from iscp.cli.view.view_options import (
     run_options_of_views,
     view_fields,
 )
-from iscp.model.api.api_requests import ChangeVerb, JobFilter, JobName, RegisterRequest
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import ChangeVerb, JobFilter, JobName, JobView, RegisterRequest
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.query_plan import CHANGED_ROWS, ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.model.spec.cron_schedule import DEFAULT_ZONE

@@ -6,35 +6,42 @@ Says how long a call may wait for what it wants, by its request and by its own d
 The nodes that a client may call, and which of them it calls next.
 
 The token that a client sends with each of its calls, and the channel that adds it.
+
+Calls to one node from asyncio, each repeated within its time where that is safe.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from iscp.client.channel.call_metadata import (
+from iscp.client.channel.grpc_calls import (
     CONNECT_MAX_MS,
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
+    from_rpc,
     keepalive,
+    never_sent,
+    nobody_there,
+    said_by_node,
     traced_metadata,
 )
-from iscp.client.channel.grpc_errors import from_rpc, never_sent, nobody_there, said_by_node
 from iscp.model.access.authorization import TOKEN_CHARS_MAX
 from iscp.model.values.errors import (
+    Canceled,
     ConfigurationError,
     ErrorCode,
     InvalidRequest,
@@ -48,7 +55,7 @@ from iscp.model.values.errors import (
 )
 from iscp.model.values.untrusted_values import is_loopback, require, require_seconds
 from iscp.ports.system import Clock
-from iscp.system.child_process import OwnProcess
+from iscp.system.child_process import Before, OwnProcess, refuse_fork
 from iscp.system.threads import SystemClock
 from iscp.system.tls.renewing_channel import secure_channel
 from iscp.system.tls.tls_files import (
@@ -444,3 +451,96 @@ def waiting_s(timeout_s: float, most_s: float, remedy: str, context: grpc.Servic
     # Nobody hears an answer that comes after the call's own deadline.
     remaining_s = context.time_remaining()
     return timeout_s if remaining_s is None else max(0.0, min(timeout_s, remaining_s))
+
+
+R = TypeVar("R")
+
+
+class AsyncCaller(CallerBase):
+    """A channel to `endpoint`, for the tasks of the event loop in which it is made.
+
+    `timeout_s` bounds each call with its retries. A task that is cancelled ends its call at the node too.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tls: GivenTls = None,
+        token: GivenToken = None,
+        notice: Notice = lambda error, left_s: None,
+        wait_for_ready: bool = True,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        super().__init__(endpoint, timeout_s, tls, token, notice, wait_for_ready, clock)
+        self._sleep = sleep
+        refuse_fork("client", Before.ASYNCIO)
+        self._loop = _running_loop()
+        self.channel = self._open_channels(grpc.aio)
+
+    async def close(self) -> None:
+        """Ends the calls that are under way with Canceled."""
+        self._closed = True
+        await asyncio.gather(*(each.close() for each in self.channel.drain()))
+
+    async def call(
+        self,
+        method: Callable[..., Awaitable[R]],
+        request: Any,
+        *,
+        changes: bool = False,
+        once: bool = False,
+        timeout_s: float | None = None,
+    ) -> R:
+        """Call, and repeat the very same request, until `timeout_s` is over; `once`: as in Attempts."""
+        self._refuse_misuse()
+        attempts = self._attempts(changes, once, timeout_s)
+        while True:
+            try:
+                return await method(request, **attempts.begin(self._clock.monotonic_s()))
+            except grpc.RpcError as failure:
+                cause = failure
+            except asyncio.CancelledError as ended:
+                # gRPC raises it too where another task has closed the channel: that one does not cancel this task.
+                if not self._closed or _is_cancelled():
+                    raise
+                raise Canceled("the client was closed during the call", about="client") from ended
+            await self._sleep(attempts.pause_s(cause, self._clock.monotonic_s()))
+            self._refuse_misuse()
+
+    def _refuse_misuse(self) -> None:
+        refuse_fork("client", Before.ASYNCIO)
+        self._refuse_closed()
+        if _running_loop() is not self._loop:
+            raise InvalidRequest(
+                "the client belongs to another event loop", about="client", remedy="Make one in each loop"
+            )
+
+
+def listing(method: Callable[..., Any]) -> Callable[..., Awaitable[list[Any]]]:
+    """Return the method with its streamed answer as a list, so that a retry starts from its beginning."""
+
+    async def call(request: Any, **how: Any) -> list[Any]:
+        stream = method(request, **how)
+        try:
+            return [page async for page in stream]
+        finally:
+            stream.cancel()  # where this task was cancelled; of a stream that has ended it changes nothing
+
+    return call
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise InvalidRequest(
+            "there is no running event loop", about="client", remedy="Make and use the client within a coroutine"
+        ) from error
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -38,7 +38,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from iscp.client.channel.attempts import CallerBase, GivenToken, Notice
-from iscp.client.channel.grpc_errors import abort
+from iscp.client.channel.grpc_calls import abort
 from iscp.model.values.errors import InvalidRequest
 from iscp.ports.system import Clock
 from iscp.system.http_exchange import Peer, connections_to, end_connection, files_count, peer_of

@@ -27,50 +27,48 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
-from iscp.client.channel.grpc_errors import detail_of, error_of
+from iscp.client.channel.grpc_calls import detail_of, error_of
 from iscp.client.codec.message_codec import Codec, EnumCodec, FieldCodec, pages, to_message
 from iscp.model.access.authorization import AuditEntry, TokenRecord
 from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import (
     CHANGES,
     LINES_MAX,
+    Action,
     ChangeOutcome,
     ChangePage,
     ChangeVerb,
+    CheckedJob,
+    ClusterView,
+    ConsumerInfo,
+    EventView,
     FeedChange,
     FeedRequest,
     JobChange,
     JobFilter,
     JobName,
     JobOfLines,
+    JobView,
+    LeftOutJob,
+    LeftOutRow,
+    LeftOutRows,
     LogLine,
     LogPage,
     LogPlace,
     LogQuery,
     NodeVerb,
+    NodeView,
+    PlacedShard,
     RegisterRequest,
+    RegisterResult,
     ResyncRequest,
     SearchAnswer,
     SearchHit,
     SearchRequest,
     SearchWeights,
     ShardVerb,
-    UpdateRequest,
-)
-from iscp.model.api.api_views import (
-    Action,
-    CheckedJob,
-    ClusterView,
-    ConsumerInfo,
-    EventView,
-    JobView,
-    LeftOutJob,
-    LeftOutRow,
-    LeftOutRows,
-    NodeView,
-    PlacedShard,
-    RegisterResult,
     ShardView,
+    UpdateRequest,
 )
 from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.model.build.build_task import BuildRequest

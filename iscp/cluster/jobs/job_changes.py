@@ -20,7 +20,7 @@ from itertools import chain
 from typing import assert_never
 
 from iscp.cluster.jobs.job_book import JobBook, Places, RequestKey, with_letters
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.job_row import (
     Deletion,
     JobRow,

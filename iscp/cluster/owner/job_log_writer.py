@@ -39,7 +39,7 @@ from iscp.cluster.jobs.job_changes import (
     Unregister,
     Update,
 )
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobReport, JobRow, LogEntry, apply_report, combined
 from iscp.model.settings.config import JobLogConfig

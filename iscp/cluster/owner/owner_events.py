@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from iscp.cluster.owner.job_log_writer import LogLimits, LogWriter
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.protocol.events import Decided, Decision
 from iscp.model.protocol.messages import NodeMessage, OwnerMessage
 from iscp.model.settings.config import JobLogConfig

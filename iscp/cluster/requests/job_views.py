@@ -26,8 +26,7 @@ from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_loop import OwnerLoop
 from iscp.cluster.requests.job_maker import versions_wanted
 from iscp.engine.account_turns import ANYWHERE, AccountTurns, PlaceGuard, TargetReads, TurnBounds, at_work_for
-from iscp.model.api.api_requests import JobName
-from iscp.model.api.api_views import JobView, LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import JobName, JobView, LeftOutRow, LeftOutRows
 from iscp.model.job.iteration import NO_MAINTENANCE, JobMaintenance, summed
 from iscp.model.job.job_row import JobRow, JobState, further_tables
 from iscp.model.job.start_rule import VerifyReport, refuse_unverifiable, run_spec

@@ -20,8 +20,7 @@ from iscp.cluster.requests.job_maker import (
 )
 from iscp.engine.account_turns import AccountTurns, TurnBounds
 from iscp.engine.iteration_ports import refuse_unfit
-from iscp.model.api.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
-from iscp.model.api.api_views import Action, CheckedJob
+from iscp.model.api.api_requests import Action, CheckedJob, JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.model.job.job_row import JobRow, Registration, with_own_table_id
 from iscp.model.job.registration_id import marked_job_id, spec_mark
 from iscp.model.query_plan import QueryExplanation

@@ -29,8 +29,16 @@ from lance.query import MatchQuery
 from iscp.consumers.index.index_consumer import SHARED_KEY, IndexConsumer, index_tables
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.source_rows import find_shared_keys
-from iscp.index.lance.index_columns import HEAD_KEY, KEY, KEY_INDEX, VECTOR, VECTOR_INDEX, words_column, words_index
-from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_columns import (
+    HEAD_KEY,
+    KEY,
+    KEY_INDEX,
+    VECTOR,
+    VECTOR_INDEX,
+    IndexHead,
+    words_column,
+    words_index,
+)
 from iscp.index.lance.index_store import IndexStore, OpenIndex, live_counts, rebuild_indexes, segments_of
 from iscp.index.lance.index_transaction import ADDRESS, RowSums, count_rows, rows_with_keys
 from iscp.index.lance.lance_access import lance_faults

@@ -25,9 +25,8 @@ from lance.fragment import FragmentMetadata
 from iscp.consumers.index.index_plan import IndexPlan, vectors_among, vectors_of
 from iscp.consumers.source_rows import ROWS_MAX, rows_passing, split_by_key
 from iscp.delta.sink.staging import FileStagedRanges
-from iscp.index.embedding.embedder import Known
-from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH
-from iscp.index.lance.index_head import FieldTotals, IndexHead
+from iscp.index.embedding.embedder_registry import Known
+from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import DurableFiles, IndexTransaction, RowSums, count_rows, write_rows
 from iscp.index.lance.lance_access import lance_faults
@@ -45,14 +44,14 @@ from iscp.model.build.build_task import BuildId
 from iscp.model.job.iteration import DataType, UsagePart
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.watermark_record import WatermarkRecord, position_of, record_key
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.sql.sql_names import OP
 from iscp.model.values.errors import Conflict, StorageError
 from iscp.model.values.watermark import NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
+from iscp.ports.engine import charged_as
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, KeysSharedError, Rows
-from iscp.ports.work_timer import charged_as
 from iscp.spark.spark_engine import arrow_batches
 from iscp.storage import files
 from iscp.storage.delta_errors import storage_faults

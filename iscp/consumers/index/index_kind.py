@@ -39,8 +39,7 @@ from iscp.delta.sink.target_deletion import (
     shown_files,
 )
 from iscp.index.embedding.embedding_service import IndexServices
-from iscp.index.lance.index_columns import dataset_schema, is_reserved
-from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_columns import IndexHead, dataset_schema, is_reserved
 from iscp.index.lance.index_store import IndexStore, OpenIndex, segments_of, statistics_name
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.word_counts import FOLDER
@@ -50,7 +49,7 @@ from iscp.index.model import definition_parsing
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition
 from iscp.index.search.search_library import read_dead_letters
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import LeftOutRow, LeftOutRows
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.registration_id import deletion_id
 from iscp.model.job.start_rule import TargetLog

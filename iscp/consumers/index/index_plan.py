@@ -12,10 +12,9 @@ from functools import cached_property
 import pyarrow as pa
 
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.index.embedding.embedder import Known, Vectors
+from iscp.index.embedding.embedder_registry import Known, Vectors
 from iscp.index.embedding.embedding_service import EmbeddingService
-from iscp.index.lance.index_columns import TEXT_HASH, VECTOR, analyser_of, dataset_schema
-from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_columns import TEXT_HASH, VECTOR, IndexHead, analyser_of, dataset_schema
 from iscp.index.lance.index_store import OpenIndex
 from iscp.index.lance.index_transaction import ADDRESS
 from iscp.index.lance.lance_access import lance_faults

@@ -38,16 +38,22 @@ from iscp.model.build.build_task import BuildId
 from iscp.model.job.iteration import DataType
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import Comparison
-from iscp.model.rows.differences import ranges_for
+from iscp.model.rows.key_ranges import ranges_for
 from iscp.model.spec.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX, OP, quoted
-from iscp.model.values.column_identity import other_columns
 from iscp.model.values.errors import ErrorCode, PermanentError
-from iscp.model.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
+from iscp.model.values.watermark import (
+    NO_DEAD_LETTERS,
+    NOTHING_APPLIED,
+    DeadLetters,
+    Position,
+    Watermark,
+    other_columns,
+)
 from iscp.ports.consumer import AdoptingCheck, ConsumeContext, Consumed, Consumer, ConsumerEnvironment, Retriever
+from iscp.ports.engine import leave_to_spark
 from iscp.ports.sink import CommitTag, Compared, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError, KeysSharedError, Rows
-from iscp.ports.work_timer import leave_to_spark
 from iscp.spark.spark_errors import spark_faults
 from iscp.spark.spark_frames import cached, columns_of, release, rows_of_table, spark_schema
 from iscp.system.late_imports import F, T

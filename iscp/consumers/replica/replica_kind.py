@@ -19,7 +19,7 @@ from iscp.consumers.validation import (
     wanted_columns,
 )
 from iscp.delta.sink.table_diff import read_first_rows
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import LeftOutRow, LeftOutRows
 from iscp.model.job.job_row import JobRow
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from iscp.delta.rows.net_changes import comparable, is_collated, is_double, parts_of, same_values
 from iscp.delta.rows.row_search import LACKING, read_groups
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.sql.sql_names import OP, VIEW_STATE_SUFFIX, quoted
 from iscp.model.values.errors import EngineError, ErrorCode, PermanentError
 from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark

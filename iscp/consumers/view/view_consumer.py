@@ -40,9 +40,9 @@ from iscp.ports.consumer import (
     RefreshOrder,
     Retriever,
 )
+from iscp.ports.engine import invested_s, investing, leave_to_spark
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
-from iscp.ports.work_timer import invested_s, investing, leave_to_spark
 from iscp.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.system.late_imports import E
 from iscp.views.analysis.session_analysis import analysis_versions

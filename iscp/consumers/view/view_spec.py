@@ -70,7 +70,7 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
 def _without_qualify(sql: str) -> str:
     if "qualify" not in sql.lower():
         return sql
-    from iscp.views.analysis.qualify import without_qualify  # its parser is loaded for those that need it
+    from iscp.views.analysis.column_lineage import without_qualify  # its parser is loaded for those that need it
 
     return without_qualify(sql)
 

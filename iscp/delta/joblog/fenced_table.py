@@ -39,8 +39,7 @@ from iscp.delta.joblog.log_opening import (
 )
 from iscp.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.delta.log.commits import COMMIT_ID, read_commit
-from iscp.delta.log.log_writing import commits_after
-from iscp.delta.log.table_opening import add_actions_of, bring_up, open_delta
+from iscp.delta.log.table_opening import add_actions_of, bring_up, commits_after, open_delta
 from iscp.model.values.errors import InvariantBroken, JobLogDamaged, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 from iscp.storage.delta_errors import FOREIGN_ERRORS, storage_error

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from iscp.delta.rows.row_search import beyond, row_codes
-from iscp.model.rows.differences import ABSENT_AFTER, NET_OPS, Op
+from iscp.model.rows.key_ranges import ABSENT_AFTER, NET_OPS, Op
 from iscp.model.sql.sql_names import OP as OP
 from iscp.model.sql.sql_names import quoted
 from iscp.ports.source import KeysSharedError, Rows

@@ -35,7 +35,7 @@ from iscp.delta.rows.row_search import (
     row_codes,
 )
 from iscp.delta.sink.sink_position import tag_json
-from iscp.model.rows.differences import FileRows, files_to_merge
+from iscp.model.rows.key_ranges import FileRows, files_to_merge
 from iscp.model.sql.sql_names import WEIGHT
 from iscp.model.values.errors import Conflict
 from iscp.ports.sink import CommitTag

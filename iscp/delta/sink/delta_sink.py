@@ -18,17 +18,17 @@ from deltalake.transaction import AddAction
 
 from iscp.delta.log.commits import table_exists
 from iscp.delta.log.live_files import LoadState, load_plain_state
-from iscp.delta.log.log_writing import (
+from iscp.delta.log.table_opening import (
     COMMITS,
     PROPERTIES,
     Checkpoints,
     expiry_fault,
+    open_delta,
     refuse_fault,
     refuse_somebody_elses,
     refuse_unusable,
     target_fault,
 )
-from iscp.delta.log.table_opening import open_delta
 from iscp.delta.rows.net_changes import OP, conformed
 from iscp.delta.rows.row_keys import TableKeys
 from iscp.delta.sink.bag_write import VECTORS, BagWriter
@@ -56,10 +56,10 @@ from iscp.model.job.iteration import UsagePart
 from iscp.model.job.job_row import JobRow
 from iscp.model.values.errors import Conflict, EngineError, StorageError, TableNotFound
 from iscp.model.values.watermark import Position
+from iscp.ports.engine import charged_as, charging, leave_to_spark
 from iscp.ports.sink import CommitTag, Compared, Deleted, DeletionOrder, Manifest
 from iscp.ports.source import KeyBounds, Rows
 from iscp.ports.system import Failpoints, Guard
-from iscp.ports.work_timer import charged_as, charging, leave_to_spark
 from iscp.spark.spark_errors import spark_faults
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.table_files import read_note, write_note

@@ -19,18 +19,25 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from iscp.delta.log.commits import APP_ID, TABLE_KEY, Commit, commit_stamp, log_of, newest_version, read_commit
-from iscp.delta.log.log_writing import commits_after, counts
-from iscp.delta.log.table_opening import open_delta
+from iscp.delta.log.table_opening import commits_after, counts, open_delta
 from iscp.delta.rows.net_changes import UnlikeSchemaError, alike, arrow_schema, unified
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.source_holds import REPAIR_MARK
 from iscp.model.values.errors import Conflict, StorageError, TableNotFound
 from iscp.model.values.ids import TRACE_KEY
-from iscp.model.values.totals import NO_TOTALS, parse_totals, totals_document
 from iscp.model.values.untrusted_values import exact_float
-from iscp.model.values.watermark import DeadLetters, Position, Watermark, parse_sources, sources_document
+from iscp.model.values.watermark import (
+    NO_TOTALS,
+    DeadLetters,
+    Position,
+    Watermark,
+    parse_sources,
+    parse_totals,
+    sources_document,
+    totals_document,
+)
+from iscp.ports.engine import count_work
 from iscp.ports.sink import CommitTag
-from iscp.ports.work_timer import count_work
 from iscp.storage import files
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.files import require_place

@@ -55,10 +55,10 @@ from iscp.model.values.errors import EngineError, PlanOutdated
 from iscp.model.values.progress import TableSize
 from iscp.model.values.watermark import Watermark
 from iscp.ports.consumer import TablePlace
+from iscp.ports.engine import charged_as
 from iscp.ports.sink import BuildEnd, CommitTag, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
 from iscp.ports.system import Failpoints, Guard
-from iscp.ports.work_timer import charged_as
 from iscp.spark.spark_errors import reading_changes, spark_faults
 from iscp.storage import files
 from iscp.storage.bounded_parquet import Allowance, TooLargeError, open_parquet

@@ -21,7 +21,7 @@ from iscp.delta.rows.data_file import ParquetRows
 from iscp.delta.rows.net_changes import OP
 from iscp.delta.rows.row_keys import key_hash, row_hashes, value_hash
 from iscp.model.job.start_rule import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
-from iscp.model.rows.differences import Digest, Ranges, Unequal, ranges_for, total, unequal
+from iscp.model.rows.key_ranges import Digest, Ranges, Unequal, ranges_for, total, unequal
 from iscp.model.sql.sql_names import quoted
 from iscp.model.values.errors import FileLost, PermanentError
 from iscp.ports.sink import Compared

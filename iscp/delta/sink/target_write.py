@@ -43,7 +43,7 @@ from iscp.delta.sink.bag_write import VECTORS, content_of, heads
 from iscp.delta.sink.sink_position import tag_json
 from iscp.delta.sink.table_diff import comparing
 from iscp.delta.source.spark_read import require_files_of
-from iscp.model.rows.differences import ABSENT_AFTER, ABSENT_BEFORE, Op
+from iscp.model.rows.key_ranges import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.model.sql.sql_names import quoted
 from iscp.model.values.errors import Conflict, EngineError, ErrorCode, PermanentError, TableNotFound
 from iscp.ports.sink import CommitTag

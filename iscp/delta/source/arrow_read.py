@@ -34,8 +34,8 @@ from iscp.delta.log.table_opening import add_actions_of, open_delta
 from iscp.delta.rows.data_file import ParquetRows, partition_column
 from iscp.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.model.sql.sql_names import fields_by_name, reserved_names
-from iscp.model.values.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
 from iscp.model.values.errors import PermanentError, StorageError
+from iscp.model.values.watermark import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
 from iscp.ports.source import ChangesUnavailableError
 from iscp.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.storage.delta_errors import delta_faults, direct_work

@@ -49,10 +49,10 @@ from iscp.delta.rows.row_keys import (
 from iscp.delta.source.arrow_read import NotDirectError, has_special_texts
 from iscp.delta.source.spark_read import written_by_arrow, written_by_spark
 from iscp.model.job.iteration import UsagePart
-from iscp.model.rows.differences import ABSENT_BEFORE, Op
+from iscp.model.rows.key_ranges import ABSENT_BEFORE, Op
 from iscp.model.sql.sql_names import KEY_HASH, quoted
+from iscp.ports.engine import charged_as, leave_to_spark
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, KeyedRows, Rows, SourceRange
-from iscp.ports.work_timer import charged_as, leave_to_spark
 from iscp.spark.spark_engine import arrow_batches
 from iscp.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
 from iscp.spark.spark_frames import cached, frame_of_arrow, release, utf8_rows

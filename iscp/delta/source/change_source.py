@@ -56,8 +56,8 @@ from iscp.model.sql.sql_names import path_of, quoted
 from iscp.model.values.errors import EngineError, StorageError, TableNotFound
 from iscp.model.values.progress import SnapshotSize
 from iscp.model.values.watermark import Watermark
+from iscp.ports.engine import charged_as, leave_to_spark
 from iscp.ports.source import ChangesUnavailableError, CommitOrigin, RowScan, SmallSnapshot, SourceRange
-from iscp.ports.work_timer import charged_as, leave_to_spark
 from iscp.spark.spark_errors import reading_changes, spark_faults
 from iscp.storage import files
 from iscp.storage.bounded_parquet import Allowance, TooLargeError

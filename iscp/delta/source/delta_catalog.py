@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
-from iscp.delta.log.log_writing import target_fault
 from iscp.delta.log.readable_files import logs_at, table_around
+from iscp.delta.log.table_opening import target_fault
 from iscp.delta.rows.net_changes import arrow_schema, fits_arrow, holds
 from iscp.delta.source.arrow_read import Shape, has_special_texts
 from iscp.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
@@ -32,11 +32,11 @@ from iscp.model.job.source_holds import hold_properties
 from iscp.model.job.start_rule import TargetLog
 from iscp.model.query_plan import QueryShape
 from iscp.model.sql.sql_names import quoted
-from iscp.model.values.column_identity import lost_fields, physical_name, void_fields
 from iscp.model.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.model.values.ids import table_id_fault
 from iscp.model.values.progress import TableSize
 from iscp.model.values.untrusted_values import exact_name, exact_version
+from iscp.model.values.watermark import lost_fields, physical_name, void_fields
 from iscp.ports.source import TableDescription
 from iscp.spark.spark_errors import spark_faults
 from iscp.storage import files

@@ -58,8 +58,8 @@ from iscp.model.build.build_task import RangeFiles, SnapshotFile, files_in_range
 from iscp.model.sql.sql_names import quoted
 from iscp.model.values.errors import InvalidRequest, StorageError, TableNotFound
 from iscp.model.values.progress import UNKNOWN, TableSize
+from iscp.ports.engine import leave_to_spark
 from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
-from iscp.ports.work_timer import leave_to_spark
 from iscp.spark.spark_errors import reading_changes, spark_faults
 from iscp.spark.spark_frames import cached, release
 from iscp.storage.bounded_parquet import Allowance, TooLargeError

@@ -31,8 +31,16 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from iscp.index.embedding.embedder import EmbedderBusy, Known, Vectors, text_hash
-from iscp.index.embedding.embedder_registry import EMBED_FIELD, CheckedEmbedder, EmbedderRegistry, embed_apart
+from iscp.index.embedding.embedder_registry import (
+    EMBED_FIELD,
+    CheckedEmbedder,
+    EmbedderBusy,
+    EmbedderRegistry,
+    Known,
+    Vectors,
+    embed_apart,
+    text_hash,
+)
 from iscp.model.settings.embedder_config import CHARS_MOST
 from iscp.model.values.errors import TemporaryError
 from iscp.model.values.untrusted_values import one_line, shown

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from iscp.index.embedding.embedder import Vectors
+from iscp.index.embedding.embedder_registry import Vectors
 from iscp.model.settings.embedder_config import MINILM_BATCH_MAX, EmbedderConfig
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import install_command

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from iscp.index.embedding.embedder import EmbedderBusy, TextsRefusedError, Vectors
+from iscp.index.embedding.embedder_registry import EmbedderBusy, TextsRefusedError, Vectors
 from iscp.model.settings.embedder_config import EmbedderConfig
 from iscp.model.values.errors import ConfigurationError, ErrorCode, PermanentError, Unavailable
 from iscp.model.values.untrusted_values import named_error, one_line

@@ -36,12 +36,14 @@ from iscp.index.lance.index_columns import (
     VECTOR,
     VECTOR_KIND,
     VECTOR_OPTIONS,
+    IndexHead,
+    parse_head,
     partitions,
     schema_fault,
+    unreadable_head,
     words_column,
     words_number,
 )
-from iscp.index.lance.index_head import IndexHead, parse_head, unreadable_head
 from iscp.index.lance.index_transaction import ADDRESS, DurableFiles, IndexTransaction, head_row, head_rows
 from iscp.index.lance.lance_access import (
     NO_DATASET,
@@ -52,12 +54,16 @@ from iscp.index.lance.lance_access import (
     require_version,
     shared_session,
 )
-from iscp.index.lance.recent_values import PlacedHead, cache_head, cached_counts, cached_head, found_counts
 from iscp.index.lance.word_counts import (
     FOLDER,
     CountFile,
     LiveCounts,
+    PlacedHead,
     WordCounts,
+    cache_head,
+    cached_counts,
+    cached_head,
+    found_counts,
     merged_counts,
     read_table,
     write_counts,

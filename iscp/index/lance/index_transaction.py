@@ -29,12 +29,21 @@ import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
-from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
-from iscp.index.lance.index_head import FieldTotals, IndexHead
+from iscp.index.lance.index_columns import (
+    FAULT,
+    HEAD,
+    HEAD_KEY,
+    KEY,
+    ROW_HASH,
+    TEXT_HASH,
+    VECTOR,
+    FieldTotals,
+    IndexHead,
+    words_columns,
+)
 from iscp.index.lance.lance_access import lance_faults, require_version
-from iscp.index.lance.recent_values import PlacedHead, cache_counts, cache_head
-from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
-from iscp.ports.work_timer import count_work
+from iscp.index.lance.word_counts import PlacedHead, WordCounts, cache_counts, cache_head, counts_name, write_counts
+from iscp.ports.engine import count_work
 from iscp.storage.dataset_trial import current_trial
 from iscp.storage.delta_errors import storage_faults
 from iscp.storage.locations import local_path

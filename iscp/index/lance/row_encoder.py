@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.index.embedding.embedder import Known, Vectors, text_hash
+from iscp.index.embedding.embedder_registry import Known, Vectors, text_hash
 from iscp.index.lance.index_columns import FAULT, HEAD, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_column
 from iscp.index.lance.text_analysis import GRAMS_MAX, TEXT_BYTES_MAX, Analyse
 from iscp.index.model.index_definition import Analysis

@@ -49,7 +49,7 @@ from iscp.model.values.errors import Conflict, StorageError
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from iscp.index.lance.index_head import IndexHead
+    from iscp.index.lance.index_columns import IndexHead
     from iscp.index.lance.index_store import IndexStore, OpenIndex
     from iscp.ports.system import Clock, Failpoints
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_transaction import ADDRESS
-from iscp.index.lance.recent_values import RecentValues
+from iscp.index.lance.word_counts import RecentValues
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.document_scores import CodedColumns, CodedTexts
 

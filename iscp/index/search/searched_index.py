@@ -29,8 +29,7 @@ import pyarrow.compute as pc
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from iscp.index.lance.index_columns import VECTOR, analyser_of, folding_of, is_reserved, words_column
-from iscp.index.lance.index_head import unreadable_head
+from iscp.index.lance.index_columns import VECTOR, analyser_of, folding_of, is_reserved, unreadable_head, words_column
 from iscp.index.lance.index_store import open_index, open_live
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.text_analysis import Analyse

@@ -27,8 +27,8 @@ from iscp.index.embedding.embedder_registry import EmbedderRegistry
 from iscp.index.lance.index_columns import KEY, VECTOR, VECTOR_INDEX
 from iscp.index.lance.index_transaction import ADDRESS
 from iscp.index.lance.lance_access import FALSE, TRUE, lance_faults
-from iscp.index.lance.recent_values import RecentValues
 from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
+from iscp.index.lance.word_counts import RecentValues
 from iscp.index.model.index_definition import Metric
 from iscp.index.model.ranking import RANK_CONSTANT, Ranking, fuse
 from iscp.index.search.document_scores import parts_of

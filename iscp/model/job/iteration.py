@@ -24,10 +24,8 @@ from iscp.model.build.build_task import BuildRequest
 from iscp.model.job.job_row import JobReport, JobRow, JobState, Reason, exact_status
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.rows.key_ranges import RANGES_MAX, WHOLE
-from iscp.model.values.column_identity import ColumnIds
 from iscp.model.values.errors import ErrorCode
 from iscp.model.values.ids import JobKey, ShardId
-from iscp.model.values.totals import exact_totals
 from iscp.model.values.untrusted_values import (
     AT_S_LEAST,
     AT_S_MOST,
@@ -42,7 +40,16 @@ from iscp.model.values.untrusted_values import (
     exact_version,
     shown,
 )
-from iscp.model.values.watermark import DeadLetters, Position, SourceMarks, Watermark, exact_sources, exact_watermark
+from iscp.model.values.watermark import (
+    ColumnIds,
+    DeadLetters,
+    Position,
+    SourceMarks,
+    Watermark,
+    exact_sources,
+    exact_totals,
+    exact_watermark,
+)
 
 SECONDS_MOST = 366 * 86_400.0
 """The longest time that a part of an iteration may take in a report (seconds); a report of more is refused."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from iscp.model.job.job_row import JobRow
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.metric import ACCOUNT, JOB, KIND, TABLE, DeclaredMetric, MetricReading
+from iscp.model.metrics.declared_metrics import ACCOUNT, JOB, KIND, TABLE, DeclaredMetric, MetricReading
 
 
 class JobLag(NamedTuple):

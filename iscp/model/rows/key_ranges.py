@@ -7,11 +7,45 @@ side by side, so that a range is all hashes between a lowest and a highest.
 Ranges as they are cut in halves and put together again, whatever is in them (after ScyllaDB's tablets).
 
 A binary tree: 1 is the whole, n is cut into 2n and 2n+1, and those two are put together again as n.
+
+Find the parts of two tables that differ, by digests of ranges of their keys.
+
+A range is a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many ranges are
+halves of the former ones, so that what differs can be narrowed without storing anything.
+
+How sure is it? A range's digest is its number of rows and the exact sums of two 64-bit hashes of each row. Sums do not
+depend on the rows' order, and a row that is there twice counts twice, which it would not in an exclusive or. If the
+rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by chance that
+is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise. The hashes are
+not cryptographic: who writes a target in order to deceive can find rows that seem equal.
+
+Define what the changes of one key in a range come to; Arrow and Spark both carry out this one definition.
+
+A table is a bag of rows: several of them may have one key. The changes of a key, in order of version and in one version
+removals before writes, are counted as if the key had one row before where the first of them removes, and none where it
+writes. If none is left, the key is gone, whatever there was between. If one is left, and the last change wrote it, it
+is that one: the version that wrote it has removed all others. If one is left and the last change removed another, or if
+there are more, rows share the key, or shared it; which of them is left does not follow from the changes, only from the
+source's rows. Values are never compared, so that this is true for all types.
+
+A row that was there before the range and stays there shows in no change. So each operation also says how many rows the
+key had before, and is valid only if that is so. Whoever applies it has to check that against a target that has a key's
+row, or against the source as it is after the range.
+
+Choose the data files that are rewritten with a commit of few changed rows, as in a log-structured merge tree.
+
+Each such commit leaves a small file and marks rows of others as gone. Without an end to that a reader would open ever
+more files for ever fewer rows. The class of a file follows from the rows that are left in it; as soon as there are too
+many files of one class they become one of the next, so that a row is rewritten once a class, and not once a commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil
+from typing import TypeVar
 
 from iscp.model.sql.sql_names import quoted
 
@@ -129,3 +163,161 @@ def condition_sql(key: Sequence[str], range_id: int) -> str:
         return ""
     low, high = hashes(range_id)
     return f"{hash_sql(key)} BETWEEN {low}L AND {high}L"
+
+
+class Op(StrEnum):
+    """An operation on a key: it leads from how many rows to how many."""
+
+    INSERT = "i"
+    """The key has no row before, and one after."""
+    UPDATE = "u"
+    """The key has one row before and after."""
+    DELETE = "d"
+    """The key has one row before, and none after."""
+    PASSED = "p"
+    """The key has no row before and after: it came and went. A row that the key has is not the row it was."""
+
+
+NET_OPS: Mapping[tuple[bool, bool], Op] = {
+    (True, True): Op.INSERT,
+    (False, True): Op.UPDATE,
+    (False, False): Op.DELETE,
+    (True, False): Op.PASSED,
+}
+"""The operation by whether the first change of a key writes, and whether the last one does."""
+
+ABSENT_BEFORE = (Op.INSERT, Op.PASSED)
+ABSENT_AFTER = (Op.DELETE, Op.PASSED)
+
+
+ROWS_PER_RANGE = 20_000
+"""Rows in a range of keys when tables are compared; the ranges are as many as that takes, up to COMPARED_RANGES_MAX."""
+
+COMPARED_RANGES_MAX = 4_096
+"""Ranges of keys compared at a time, about; larger tables have larger ranges."""
+
+ROWS_READ_MAX = 1_000_000
+"""Rows in ranges that differ; above it these ranges are narrowed before their rows are read."""
+
+NARROWINGS_MAX = 2
+"""Times that differing ranges are narrowed; then their rows are read, however many they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The digest of some rows: how many there are, and the sums of their first and second hash, each taken as
+    unsigned.
+    """
+
+    rows: int = 0
+    first: int = 0
+    second: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.first + other.first, self.second + other.second)
+
+
+Digests = Mapping[int, Digest]
+"""Digests by range; a range that is missing has no rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of keys, in `number` classes. Only those in one of the classes `within`, modulo `of`, are compared (`of`
+    1: all).
+
+    `narrowings` says how often they were cut already.
+    """
+
+    number: int = 1
+    of: int = 1
+    within: frozenset[int] = field(default=frozenset({0}))
+    narrowings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """The ranges whose digests differ, and how many rows they have in the larger table."""
+
+    ranges: Ranges
+    differing: frozenset[int]
+    rows: int
+
+    def narrower(self) -> Ranges | None:
+        """Return the ranges to compare next, or None if the rows of those that differ are to be read.
+
+        Where most differ, finer ones would too: comparing them would be in vain.
+        """
+        compared = self.ranges.number // self.ranges.of * len(self.ranges.within)
+        if self.rows <= ROWS_READ_MAX or self.ranges.narrowings >= NARROWINGS_MAX or 2 * len(self.differing) > compared:
+            return None
+        cuts = max(2, COMPARED_RANGES_MAX // len(self.differing))
+        number = self.ranges.number * cuts
+        return Ranges(number, self.ranges.number, self.differing, self.ranges.narrowings + 1)
+
+    @property
+    def to_read(self) -> Ranges:
+        return Ranges(self.ranges.number, self.ranges.number, self.differing, self.ranges.narrowings)
+
+
+def ranges_for(rows: int) -> Ranges:
+    """Return as many ranges as a table of so many rows needs."""
+    return Ranges(min(COMPARED_RANGES_MAX, max(1, ceil(rows / ROWS_PER_RANGE))))
+
+
+def unequal(ranges: Ranges, source: Digests, target: Digests) -> Unequal:
+    empty = Digest()
+    differing = {each for each in source.keys() | target.keys() if source.get(each, empty) != target.get(each, empty)}
+    rows = sum(max(source.get(each, empty).rows, target.get(each, empty).rows) for each in differing)
+    return Unequal(ranges, frozenset(differing), rows)
+
+
+def total(digests: Digests) -> Digest:
+    return sum(digests.values(), Digest())
+
+
+FILES_OF_A_CLASS_MAX = 16
+"""Files of a class, and the factor between the rows of one class and those of the one below it."""
+
+MERGED_ROWS_MAX = 1_000_000
+"""Rows that one commit rewrites at most; files with more in them stay as they are, but for rows marked as gone."""
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """The numbers of rows that a data file has, and of those that are not gone."""
+
+    written: int
+    left: int
+
+
+def files_to_merge(files: Mapping[Name, FileRows], coming: int) -> frozenset[Name]:
+    """Return the files that are rewritten, as one file with `coming` further rows, by their names in `files`.
+
+    Files most of whose rows are gone are rewritten too.
+    """
+    chosen: set[Name] = set()
+    total = coming
+    for name in sorted(files, key=lambda each: files[each].left):
+        rows = files[name]
+        if 0 < rows.left < rows.written / 2 and total + rows.left <= MERGED_ROWS_MAX:
+            chosen.add(name)
+            total += rows.left
+    for each in sorted({_class(rows.left) for rows in files.values() if rows.left}):
+        of_class = {name for name, rows in files.items() if rows.left and _class(rows.left) == each} - chosen
+        more = sum(files[name].left for name in of_class)
+        if len(of_class) + (_class(total) == each) > FILES_OF_A_CLASS_MAX and total + more <= MERGED_ROWS_MAX:
+            chosen |= of_class
+            total += more
+    return frozenset(chosen)
+
+
+def _class(rows: int) -> int:
+    found = 0
+    while rows >= FILES_OF_A_CLASS_MAX:
+        rows //= FILES_OF_A_CLASS_MAX
+        found += 1
+    return found

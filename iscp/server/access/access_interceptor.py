@@ -21,8 +21,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from iscp.client.channel.call_metadata import FORWARDED_KEY
-from iscp.client.channel.grpc_errors import abort, answering, translate_errors
+from iscp.client.channel.grpc_calls import FORWARDED_KEY, abort, answering, translate_errors
 from iscp.client.channel.silent_calls import behaviour_of, handler_around
 from iscp.client.codec.api_messages import AUDIT_ENTRY, TOKEN, role_from_wire
 from iscp.client.codec.message_codec import pages

@@ -12,7 +12,7 @@ from contextlib import suppress
 import grpc
 
 from iscp.client.channel.attempts import waiting_s
-from iscp.client.channel.grpc_errors import answering
+from iscp.client.channel.grpc_calls import answering
 from iscp.client.codec.api_messages import (
     CHECKED_JOB,
     HISTORY_ENTRY,

@@ -28,8 +28,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.client.channel.grpc_errors import DETAIL_KEY
+from iscp.client.channel.grpc_calls import CALLER_KEY, DETAIL_KEY, FORWARDED_KEY
 from iscp.model.access.authorization import AuditEntry, id_within, without_secrets
 from iscp.model.access.service_table import RULES, Credentials, Principal
 from iscp.model.values.errors import ErrorCode, NotAuthenticated

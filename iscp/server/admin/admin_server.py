@@ -27,8 +27,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from iscp.client.channel.attempts import waiting_s
-from iscp.client.channel.call_metadata import SERVER_OPTIONS
-from iscp.client.channel.grpc_errors import answering
+from iscp.client.channel.grpc_calls import SERVER_OPTIONS, answering
 from iscp.client.channel.silent_calls import (
     GRPC_CONNECTIONS_MAX,
     SILENT_IN_POOL_MAX,
@@ -56,8 +55,7 @@ from iscp.client.codec.api_messages import (
 )
 from iscp.client.codec.message_codec import pages
 from iscp.model.access.service_table import methods_that
-from iscp.model.api.api_requests import FEED_WAIT_S_MAX, WAIT_S_MAX, JobName, ShardVerb
-from iscp.model.api.api_views import JobView, PlacedShard
+from iscp.model.api.api_requests import FEED_WAIT_S_MAX, WAIT_S_MAX, JobName, JobView, PlacedShard, ShardVerb
 from iscp.model.settings.config import WaitBounds
 from iscp.model.values.errors import ConfigurationError, InvalidRequest, QueueFull
 from iscp.model.values.ids import DEFAULT_ACCOUNT

@@ -26,33 +26,31 @@ from iscp.cluster.membership.term import Peer, PeerPhase, Term
 from iscp.cluster.owner.job_log_writer import LogWriter
 from iscp.cluster.owner.node_clients import NodeClients
 from iscp.cluster.owner.owner_loop import OwnerLoop
+from iscp.cluster.read_services import SourceReleases
 from iscp.cluster.requests.job_views import JobLookup, JobViews, JobWaiter, shards_of
 from iscp.cluster.requests.request_validator import RequestValidator
-from iscp.cluster.requests.retention_watch import SourceReleases
 from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
+    CheckedJob,
+    ClusterView,
     ExplainRequest,
     JobChange,
     JobFilter,
     JobName,
     JobOfLines,
-    LogPage,
-    LogPlace,
-    LogQuery,
-    RegisterRequest,
-    ResyncRequest,
-    UpdateRequest,
-)
-from iscp.model.api.api_views import (
-    CheckedJob,
-    ClusterView,
     JobView,
     LeftOutJob,
     LeftOutRows,
+    LogPage,
+    LogPlace,
+    LogQuery,
     NodeView,
+    RegisterRequest,
     RegisterResult,
+    ResyncRequest,
     ShardView,
+    UpdateRequest,
 )
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobRow

@@ -36,8 +36,17 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel, trace_in, with_trace
-from iscp.client.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
+from iscp.client.channel.grpc_calls import (
+    CALLER_KEY,
+    DETAIL_KEY,
+    FORWARDED_KEY,
+    abort,
+    from_rpc,
+    never_sent,
+    open_channel,
+    trace_in,
+    with_trace,
+)
 from iscp.client.channel.silent_calls import (
     PROBE_CONNECTIONS_MAX,
     ClientWatch,
@@ -51,7 +60,7 @@ from iscp.client.channel.silent_calls import (
 from iscp.client.codec.api_messages import JOB
 from iscp.client.codec.message_codec import to_request
 from iscp.model.access.service_table import methods_that
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.values.errors import (
     ConfigurationError,
     InvalidRequest,

@@ -27,15 +27,17 @@ from iscp.cluster.requests.request_validator import RequestValidator
 from iscp.model.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
+    ConsumerInfo,
+    EventView,
     JobChange,
     JobName,
     LogPage,
     LogPlace,
     LogQuery,
     NodeVerb,
+    PlacedShard,
     ShardVerb,
 )
-from iscp.model.api.api_views import ConsumerInfo, EventView, PlacedShard
 from iscp.model.build.build_progress import (
     BuildStage,
     BuildView,

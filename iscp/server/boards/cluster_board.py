@@ -13,8 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from iscp.model.api.api_requests import SEARCH_TEXT_CHARS_MAX, URI_CHARS_MAX, SearchAnswer, SearchHit, fragment_parts
-from iscp.model.api.api_views import ClusterView, EventView, NodeView, ShardView
+from iscp.model.api.api_requests import (
+    SEARCH_TEXT_CHARS_MAX,
+    URI_CHARS_MAX,
+    ClusterView,
+    EventView,
+    NodeView,
+    SearchAnswer,
+    SearchHit,
+    ShardView,
+    fragment_parts,
+)
 from iscp.model.build.build_progress import BuildView, counts_by_state
 from iscp.model.values.ids import ShardId
 from iscp.model.values.ring import ring_hash

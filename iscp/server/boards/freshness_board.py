@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from heapq import nlargest
 
 from iscp.model.access.authorization import AuditEntry
-from iscp.model.api.api_views import EventView, JobView, LeftOutRows
+from iscp.model.api.api_requests import EventView, JobView, LeftOutRows
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobCondition, JobState
 from iscp.server.boards.job_board import (

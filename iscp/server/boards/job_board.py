@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobCondition, JobState, Reason
 from iscp.model.spec.spec import flatten

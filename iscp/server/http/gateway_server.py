@@ -22,11 +22,10 @@ from typing import Any, Protocol
 
 import grpc
 
-from iscp.client.channel.call_metadata import open_channel
+from iscp.client.channel.grpc_calls import open_channel
 from iscp.client.channel.silent_calls import ClientWatch
 from iscp.model.values.errors import ConfigurationError
-from iscp.server.http.json_calls import JsonCalls
-from iscp.server.http.json_request import CallerWatch, GatewayBounds, JsonRequest
+from iscp.server.http.json_calls import CallerWatch, GatewayBounds, JsonCalls, JsonRequest
 from iscp.system.tls.renewing_channel import ServerContext
 from iscp.system.tls.tls_files import TlsSource, reachable, split_address
 

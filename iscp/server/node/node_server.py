@@ -26,8 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from iscp.client.channel.call_metadata import Meant, meant_of, refuse_other, trace_in
-from iscp.client.channel.grpc_errors import translate_errors
+from iscp.client.channel.grpc_calls import Meant, meant_of, refuse_other, trace_in, translate_errors
 from iscp.client.channel.silent_calls import handlers_of
 from iscp.client.codec.api_messages import (
     LOG_PAGE,

@@ -28,8 +28,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from iscp.client.channel.call_metadata import Meant, Pairs, open_channel, with_trace
-from iscp.client.channel.grpc_errors import from_rpc
+from iscp.client.channel.grpc_calls import Meant, Pairs, from_rpc, open_channel, with_trace
 from iscp.client.codec.api_messages import (
     EVENT,
     LOG_PAGE,
@@ -40,8 +39,7 @@ from iscp.client.codec.api_messages import (
     query_to_wire,
 )
 from iscp.client.codec.message_codec import Codec
-from iscp.model.api.api_requests import LogPage, LogQuery
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView, LogPage, LogQuery
 from iscp.model.job.iteration import JobMaintenance
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.protocol.messages import NodeMessage, OwnerMessage

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from iscp.model.access.authorization import AuditEntry
-from iscp.model.api.api_requests import JobName
-from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRows
+from iscp.model.api.api_requests import ClusterView, EventView, JobName, JobView, LeftOutRows
 from iscp.model.job.iteration import HistoryEntry
-from iscp.model.run.run_result import words_of_a_run
+from iscp.model.run.run_plan import words_of_a_run
 from iscp.model.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
 from iscp.server.boards.cluster_board import HITS, builds_board, cluster_board, search_board, wanted_of
 from iscp.server.boards.freshness_board import (

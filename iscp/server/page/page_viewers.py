@@ -40,13 +40,11 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.call_metadata import CALLER_KEY, Metadata, open_channel
-from iscp.client.channel.grpc_errors import from_rpc
+from iscp.client.channel.grpc_calls import CALLER_KEY, Metadata, from_rpc, open_channel
 from iscp.client.channel.silent_calls import Caller
 from iscp.client.service_clients import AccessClient, BuildClient, FeedClient, OperatorClient
 from iscp.model.access.authorization import TOKEN_CHARS_MAX, AuditEntry
-from iscp.model.api.api_requests import SearchAnswer
-from iscp.model.api.api_views import EventView, JobView, LeftOutRows
+from iscp.model.api.api_requests import EventView, JobView, LeftOutRows, SearchAnswer
 from iscp.model.build.build_progress import BuildView
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.query_plan import QueryExplanation

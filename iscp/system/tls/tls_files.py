@@ -27,8 +27,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.model.access.security_config import TlsConfig
-from iscp.model.settings.config import EtcdConfig, NodeConfig
-from iscp.model.settings.variables import TLS_VARIABLES
+from iscp.model.settings.config import TLS_VARIABLES, EtcdConfig, NodeConfig
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.untrusted_values import SettingFault, require
 

@@ -22,9 +22,9 @@ from iscp.algebra.result_types import OTHER
 from iscp.algebra.stored_query import with_fields_as_columns, without_unread_columns
 from iscp.model.query_plan import NotRanged, QueryShape, undecided_reason
 from iscp.model.sql.sql_names import RESERVED_PREFIX, SIZE_MAX, quoted, reserved_names, too_deep
-from iscp.model.values.column_identity import COLLATIONS
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import first_line
+from iscp.model.values.watermark import COLLATIONS
 from iscp.spark.spark_engine import session_of, settings_for, without_rules
 from iscp.spark.spark_errors import spark_faults, spark_message
 from iscp.spark.spark_frames import restrict_condition, restrict_query, run_nothing

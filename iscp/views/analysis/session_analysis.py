@@ -11,7 +11,7 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from iscp.ports.work_timer import leave_to_spark
+from iscp.ports.engine import leave_to_spark
 from iscp.spark.java import delta_release
 
 if TYPE_CHECKING:

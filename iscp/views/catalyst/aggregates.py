@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from iscp.algebra.change_plan import number_names
 from iscp.delta.rows.net_changes import comparable, is_one_of, whole_types
 from iscp.model.sql.sql_names import WEIGHT
-from iscp.model.values.totals import AggregateKind, Total
+from iscp.model.values.watermark import AggregateKind, Total
 from iscp.system.late_imports import F, T, column_of_java
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 

@@ -28,9 +28,9 @@ from iscp.algebra.change_plan import GROUP_ROWS, key_columns, number_names
 from iscp.delta.rows.net_changes import is_one_of, same_values, whole_types
 from iscp.delta.rows.row_search import LACKING, row_codes
 from iscp.model.query_plan import OperatorKind
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.sql.sql_names import OP
-from iscp.model.values.totals import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
+from iscp.model.values.watermark import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
 from iscp.ports.source import ChangesUnavailableError
 from iscp.spark.spark_frames import frame_of_arrow
 from iscp.system.late_imports import F, T

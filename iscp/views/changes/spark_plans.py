@@ -37,13 +37,17 @@ from iscp.algebra.algebra import (
     TableRows,
     TypedColumn,
     Union,
+    UnplannedError,
+    all_of,
+    named,
+    same_values,
+    with_leaves,
 )
 from iscp.algebra.change_plan import ChangePlan
-from iscp.algebra.key_reduction import UnplannedError, all_of, named, same_values, with_leaves
 from iscp.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep
 from iscp.algebra.result_types import OTHER
 from iscp.model.query_plan import Operator, OperatorKind
-from iscp.model.values.totals import NO_TOTALS, QueryTotals, Totals
+from iscp.model.values.watermark import NO_TOTALS, QueryTotals, Totals
 from iscp.spark.spark_frames import cached, frame_of_arrow, release
 from iscp.views.catalyst.aggregates import finished_rows
 from iscp.views.catalyst.algebra_reader import QueryAlgebra

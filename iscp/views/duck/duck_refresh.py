@@ -26,17 +26,17 @@ from iscp.algebra.algebra import (
     Table,
     TableRows,
     TypedColumn,
+    UnplannedError,
     Windowed,
 )
 from iscp.algebra.change_plan import GROUP_ROWS, ChangePlan, SummedRows, shown_keys, summed_functions
 from iscp.algebra.duck_engine import DuckCursor, NotComputedError, ReadLimits
 from iscp.algebra.duck_text import leaf_name, translate
-from iscp.algebra.key_reduction import UnplannedError
 from iscp.algebra.lookup_plan import ComputedStep, LookupPlan, LookupStep, WholeTableError
 from iscp.algebra.result_types import type_for_delta
 from iscp.algebra.stored_query import KeptInput, KeptRows, plan_kept_rows
 from iscp.delta.rows.net_changes import arrow_schema, weights_of
-from iscp.model.rows.differences import Op
+from iscp.model.rows.key_ranges import Op
 from iscp.model.sql.sql_names import OP, WEIGHT
 from iscp.ports.source import ChangeSource, RowScan, UnreadRowsError
 from iscp.system.late_imports import T, pc

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from iscp.algebra.algebra import TableRows
 from iscp.delta.rows.net_changes import is_one_of
 from iscp.model.query_plan import NotRanged, find_ranged
-from iscp.model.values.totals import Totals
+from iscp.model.values.watermark import Totals
 from iscp.views.catalyst.aggregates import AggregateFunction, finished_rows, plain_types, read_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode

@@ -28,17 +28,17 @@ from iscp.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.model.job.iteration import Bounds
 from iscp.model.values.errors import Canceled, EngineError
 from iscp.model.values.progress import TableSize, total_size
-from iscp.model.values.totals import NO_TOTALS, QueryTotals
-from iscp.model.values.watermark import Position, SourceMark, SourceMarks, committed_apart
+from iscp.model.values.watermark import NO_TOTALS, Position, QueryTotals, SourceMark, SourceMarks, committed_apart
 from iscp.ports.consumer import Consumed, Refreshed
 from iscp.ports.source import NO_ORIGIN, ChangeSet, ChangeSource, ChangesUnavailableError, CommitOrigin, SourceRange
 from iscp.ports.system import Clock, Guard
 from iscp.spark.spark_engine import JobBudget
 from iscp.system.late_imports import E, F
 from iscp.views.changes.signed_rows import WEIGHT
-from iscp.views.refresh.common_versions import (
+from iscp.views.refresh.refresh_choice import (
     Held,
     Mix,
+    RefreshChoice,
     Stand,
     Stands,
     VersionChoice,
@@ -46,7 +46,6 @@ from iscp.views.refresh.common_versions import (
     find_mix,
     merged_stands,
 )
-from iscp.views.refresh.refresh_choice import RefreshChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from iscp.algebra.algebra import TableRows
-from iscp.algebra.key_reduction import UnplannedError
+from iscp.algebra.algebra import TableRows, UnplannedError
 from iscp.delta.rows.net_changes import weights_of
 from iscp.delta.rows.row_search import beyond, row_codes
 from iscp.model.query_plan import NamedQuery, undecided_reason
 from iscp.model.sql.sql_names import OP, TimeDependence
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.model.values.totals import NO_TOTALS, QueryTotals
+from iscp.model.values.watermark import NO_TOTALS, QueryTotals
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.spark.spark_engine import without_rules
 from iscp.spark.spark_frames import frame_of_arrow

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.call_metadata import SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS
+from iscp.client.channel.grpc_calls import SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS
 from iscp.client.channel.silent_calls import (
     GRPC_CONNECTIONS_MAX,
     HANDSHAKE_MAX_MS,

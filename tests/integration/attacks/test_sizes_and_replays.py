@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.call_metadata import Meant
+from iscp.client.channel.grpc_calls import Meant
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.server.node.node_server import FRAME_BYTES_MAX
 from iscp.server.node.owner_streams import describe

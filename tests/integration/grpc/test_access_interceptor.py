@@ -13,8 +13,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.client.channel.grpc_errors import from_rpc
+from iscp.client.channel.grpc_calls import CALLER_KEY, FORWARDED_KEY, from_rpc
 from iscp.model.access.service_table import RULES, Foreign, Role, Scope
 from iscp.model.values.errors import ErrorCode, IscpError, JobNotFound, NotAuthenticated, NotAuthorized, TableNotFound
 from iscp.server.access.access_interceptor import AccessServer

@@ -15,8 +15,16 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import iscp
 from iscp.client.admin_client import Client
-from iscp.model.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
-from iscp.model.api.api_views import Action, LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import (
+    Action,
+    ChangeVerb,
+    JobChange,
+    JobName,
+    LeftOutRow,
+    LeftOutRows,
+    RegisterRequest,
+    UpdateRequest,
+)
 from iscp.model.job.job_row import JobState, Reason
 from iscp.model.job.start_rule import Comparison, Sample
 from iscp.model.settings.config import WaitBounds

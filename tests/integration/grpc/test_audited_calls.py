@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.grpc_errors import from_rpc
+from iscp.client.channel.grpc_calls import from_rpc
 from iscp.model.access.authorization import TokenRecord
 from iscp.model.access.service_table import Role
 from iscp.model.api.api_requests import JobName, RegisterRequest

@@ -13,10 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.client.channel.grpc_errors import DETAIL_KEY
-from iscp.model.api.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.model.api.api_views import JobView
+from iscp.client.channel.grpc_calls import CALLER_KEY, DETAIL_KEY, FORWARDED_KEY
+from iscp.model.api.api_requests import JobFilter, JobName, JobView, RegisterRequest
 from iscp.model.settings.config import WaitBounds
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values import errors as core

@@ -30,8 +30,7 @@ from iscp.model.values.errors import (
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.admin.forwarding import Forwarding
 from iscp.server.http.gateway_server import GatewayServer
-from iscp.server.http.json_calls import LONG_CALL_MAX_S
-from iscp.server.http.json_request import BODY_BYTES_MAX, HEAD_BYTES_MAX, GatewayBounds
+from iscp.server.http.json_calls import BODY_BYTES_MAX, HEAD_BYTES_MAX, LONG_CALL_MAX_S, GatewayBounds
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.certificates import certified, known
 

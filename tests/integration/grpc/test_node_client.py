@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from iscp.client.admin_client import Client
-from iscp.model.api.api_requests import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView, JobOfLines, LogLine, LogPage, LogPlace, LogQuery
 from iscp.model.job.iteration import NO_MAINTENANCE
 from iscp.model.values import errors as core
 from iscp.model.values.errors import IscpError

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from iscp.client.channel import call_metadata
-from iscp.client.channel.call_metadata import Meant
+from iscp.client.channel import grpc_calls as grpc_errors
+from iscp.client.channel.grpc_calls import Meant
 from iscp.model.protocol.messages import (
     Acknowledge,
     Checkpoint,
@@ -344,9 +344,7 @@ def test_a_cut_off_node_is_noticed_within_seconds(
         while all(record.message != "peer.away" for record in caplog.records):
             assert time.monotonic() - begun_s < WAIT_S
             time.sleep(0.05)
-        assert (
-            time.monotonic() - begun_s < (call_metadata.KEEPALIVE_MS + call_metadata.KEEPALIVE_TIMEOUT_MS) / 1000 + 2.0
-        )
+        assert time.monotonic() - begun_s < (grpc_errors.KEEPALIVE_MS + grpc_errors.KEEPALIVE_TIMEOUT_MS) / 1000 + 2.0
         proxy.pass_answers()
         said_until_heard(lambda: node.node.send("o", response(2)), owner.heard, response(2))
 
@@ -356,7 +354,7 @@ def test_an_idle_stream_stays(owner: OwnerUnderTest, node: NodeUnderTest, caplog
     """For longer than a server that limits the rate of pings would accept them."""
     caplog.set_level("INFO")
     meet(owner, node)
-    time.sleep(10 * call_metadata.KEEPALIVE_MS / 1000)
+    time.sleep(10 * grpc_errors.KEEPALIVE_MS / 1000)
     node.node.send("o", response(2))
     owner.heard.has(response(2))
     assert [record.message for record in caplog.records if record.message.startswith("peer.")] == ["peer.connected"]

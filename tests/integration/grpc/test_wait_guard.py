@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from iscp.client.admin_client import Client
-from iscp.client.channel.grpc_errors import from_rpc
+from iscp.client.channel.grpc_calls import from_rpc
 from iscp.model.access.service_table import Role
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.settings.config import WaitBounds
 from iscp.model.values.errors import QueueFull
 from iscp.server.admin.admin_server import AdminServer, OperatorServer

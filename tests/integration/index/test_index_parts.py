@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.app.index_parts import NodeSearch, default_index_services
-from iscp.index.embedding.embedder import Known
+from iscp.app.registry import NodeSearch, default_index_services
+from iscp.index.embedding.embedder_registry import Known
 from iscp.index.lance.row_encoder import EmbeddedTexts
 from iscp.model.api.api_requests import SearchRequest
 from iscp.model.values.errors import InvalidRequest

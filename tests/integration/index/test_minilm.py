@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.index.embedding.test_minilm_embedder import Installed
 
-from iscp.index.embedding.embedder import Vectors
-from iscp.index.embedding.embedder_registry import CheckedEmbedder
+from iscp.index.embedding.embedder_registry import CheckedEmbedder, Vectors
 from iscp.index.embedding.local_models import MINILM_CHARS_MAX, MODEL_SHA256, MiniLmEmbedder
 from iscp.model.settings.embedder_config import EmbedderConfig
 from iscp.model.values.errors import PermanentError
+from tests.unit.index.embedding.test_local_models import Installed
 
 TEXTS = (
     "The central bank raised interest rates again.",

@@ -28,7 +28,7 @@ from iscp.delta.joblog.fenced_table import (
     FAILPOINT_COMMITTED,
     FAILPOINT_LOOK,
 )
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.job_row import JobReport, JobRow, JobState, LogEntry, Registration
 from iscp.model.settings.config import JobLogConfig
 from iscp.model.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError

@@ -16,7 +16,7 @@ import iscp
 from iscp.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.job.job_row import LogEntry
-from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.run.run_plan import ResultState, RunResult
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.model.values.errors import ErrorCode, IscpError

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import iscp
-from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.run.run_plan import ResultState, RunResult
 from iscp.spark.session import SparkRuntime
 
 

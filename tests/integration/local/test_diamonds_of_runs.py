@@ -13,8 +13,7 @@ from deltalake import write_deltalake
 from iscp.app.local_engine import LocalEngine
 from iscp.cli.demo.lake import read
 from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.run.run_plan import JobSelection, Wanted
-from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.run.run_plan import JobSelection, ResultState, RunResult, Wanted
 from iscp.model.spec.spec_parsing import ViewFields
 from iscp.spark.given_spark import GivenSpark
 from iscp.spark.session import SparkRuntime

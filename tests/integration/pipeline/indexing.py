@@ -9,8 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.app.index_parts import default_embeddings
-from iscp.app.registry import ConsumerRegistry
+from iscp.app.registry import ConsumerRegistry, default_embeddings
 from iscp.delta.source.delta_catalog import DeltaCatalog
 from iscp.index.embedding.embedding_service import EmbeddingService, EmbeddingServices, IndexServices
 from iscp.index.lance.index_columns import HEAD_KEY, KEY

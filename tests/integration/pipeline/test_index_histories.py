@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.app.index_parts import default_embeddings
-from iscp.app.registry import ConsumerRegistry
+from iscp.app.registry import ConsumerRegistry, default_embeddings
 from iscp.consumers.index.index_check import sampled_faults
 from iscp.consumers.index.index_kind import IndexKindBase
 from iscp.delta.source.delta_catalog import DeltaCatalog

@@ -10,7 +10,7 @@ from iscp.consumers.index.index_consumer import SHARED_KEY
 from iscp.delta.log.commits import read_commit
 from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.lance_access import open_dataset
-from iscp.index.lance.recent_values import PlacedHead
+from iscp.index.lance.word_counts import PlacedHead
 from iscp.index.search.searched_index import open_whole
 from iscp.model.job.iteration import Bounds, DataType, Purpose
 from iscp.model.spec.spec import ChangeMode

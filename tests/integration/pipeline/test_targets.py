@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from iscp.delta.log.log_writing import COMMITS
+from iscp.delta.log.table_opening import COMMITS
 from iscp.model.job.iteration import DataType, JobOutcome
 from iscp.model.values.errors import InvalidRequest
 from tests.selection import in_full

@@ -14,7 +14,7 @@ from iscp.delta.source.change_source import DeltaProbe
 from iscp.model.job.iteration import DataType, Iteration, Purpose
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import Sample, VerifyReport
-from iscp.model.rows.differences import ROWS_PER_RANGE, Ranges
+from iscp.model.rows.key_ranges import ROWS_PER_RANGE, Ranges
 from iscp.model.values.errors import ErrorCode, JobFailed, PermanentError
 from tests.fakes.commit_files import commit_path
 from tests.fakes.guards import OpenGuard

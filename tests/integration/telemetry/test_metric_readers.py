@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.metric import MetricReading
+from iscp.model.metrics.declared_metrics import MetricReading
 from iscp.notices.open_telemetry import CLOSE_S, CountingExporter, OpenTelemetryMeter
 from iscp.system.http_exchange import free_port
 from iscp.system.threads import SystemClock

@@ -14,7 +14,7 @@ import pytest
 
 from iscp.model.access.service_table import Credentials
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.metric import MetricReading
+from iscp.model.metrics.declared_metrics import MetricReading
 from iscp.model.values.errors import ConfigurationError, NotAuthenticated
 from iscp.notices.open_telemetry import OpenTelemetryMeter
 from iscp.server.http.gateway_server import PENDING_PER_HOST_MAX

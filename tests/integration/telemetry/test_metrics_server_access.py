@@ -11,7 +11,7 @@ import pytest
 
 from iscp.model.access.service_table import Role
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.metric import MetricReading
+from iscp.model.metrics.declared_metrics import MetricReading
 from iscp.notices.open_telemetry import OpenTelemetryMeter
 from iscp.server.access.known_callers import CertificateCaller
 from iscp.server.http.metrics_server import MetricsServer

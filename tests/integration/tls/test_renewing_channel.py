@@ -15,7 +15,7 @@ import pytest
 
 from iscp.aio import Client as AsyncClient
 from iscp.client.admin_client import Client
-from iscp.client.channel.call_metadata import open_channel
+from iscp.client.channel.grpc_calls import open_channel
 from iscp.model.values.errors import ConfigurationError, Unavailable
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.http.gateway_server import GatewayServer

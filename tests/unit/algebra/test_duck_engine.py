@@ -14,8 +14,8 @@ import pytest
 
 from iscp.algebra.duck_engine import DUCK_ENGINE, DuckEngine, NotComputedError, OutOfTimeError
 from iscp.model.values.errors import StorageError
+from iscp.ports.engine import investing
 from iscp.ports.source import RowScan, UnreadRowsError
-from iscp.ports.work_timer import investing
 from tests.fakes.clock import FakeClock
 
 NUMBERS = pa.schema([("n", pa.int64())])

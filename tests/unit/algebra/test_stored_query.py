@@ -42,7 +42,7 @@ from iscp.algebra.stored_query import (
     without_unread_columns,
 )
 from iscp.model.sql.sql_names import TimeDependence
-from iscp.model.values.column_identity import COLLATIONS
+from iscp.model.values.watermark import COLLATIONS
 from tests.fakes.algebras import total
 from tests.fakes.forged_queries import forged
 

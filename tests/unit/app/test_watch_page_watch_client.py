@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 
 from iscp.app.watch_page import LEFT_OUT_ROWS, JobReads, WatchClient, WatchClients
 from iscp.cluster.requests.job_views import TargetFigures
-from iscp.model.api.api_requests import RegisterRequest
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import LeftOutRow, LeftOutRows, RegisterRequest
 from iscp.model.job.iteration import NO_MAINTENANCE
 from iscp.model.job.job_row import JobRow, JobState, JobStatus
 from iscp.model.protocol.events import Seen

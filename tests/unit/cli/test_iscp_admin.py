@@ -17,8 +17,7 @@ from click.testing import CliRunner, Result
 
 from iscp import __version__
 from iscp.cli.iscp_admin import cli
-from iscp.model.api.api_requests import JobName
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import JobName, LeftOutRow, LeftOutRows
 from iscp.model.job.start_rule import Comparison, Sample
 from iscp.model.values.errors import JobFailed, QueueFull
 from tests.fakes.admin import CHECKPOINT_AT_S, MISSING, FakeAdmin

@@ -13,8 +13,14 @@ from iscp.engine.account_turns import ANYWHERE
 from iscp.model.build.build_progress import KnownBuilds
 from iscp.model.job.job_row import JobRow
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.declared_metrics import FEED_COUNT, FEED_LAG, FEED_LAG_REST, FEED_UNNAMED, INDEX_ROWS
-from iscp.model.metrics.metric import DeclaredMetric
+from iscp.model.metrics.declared_metrics import (
+    FEED_COUNT,
+    FEED_LAG,
+    FEED_LAG_REST,
+    FEED_UNNAMED,
+    INDEX_ROWS,
+    DeclaredMetric,
+)
 from iscp.model.protocol.messages import VersionAge
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.errors import IscpError, NotOwner, StorageError

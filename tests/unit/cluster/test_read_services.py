@@ -1,6 +1,10 @@
 """Whose feeds a node reads, and how long a call waits for changes.
 
 Searches have threads of their own: so many at a time, so many of each account, and each only so long.
+
+The retention of sources is read of jobs that lag for long alone, and warns before history is gone.
+
+Tables that a job holds are released when it is dropped, or registered again without that, and then alone.
 """
 
 from __future__ import annotations
@@ -8,20 +12,32 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from iscp.cluster.read_services import FIRST_CURSOR_CHARS_MAX, NodeFeeds, feed_turns
+from iscp.cluster.read_services import FIRST_CURSOR_CHARS_MAX, LAG_MIN_S, NodeFeeds, RetentionWatch, feed_turns
+from iscp.cluster.requests.job_views import JobViews
 from iscp.engine.account_turns import ANYWHERE, AccountTurns, PlaceGuard, TurnBounds
 from iscp.model.access.authorization import AccountRoots
-from iscp.model.api.api_requests import ChangePage, FeedChange, FeedRequest, JobName
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import (
+    RISK_SHARE,
+    ChangePage,
+    FeedChange,
+    FeedRequest,
+    JobName,
+    JobView,
+    RegisterRequest,
+    ResyncRequest,
+)
 from iscp.model.job.job_row import JobRow
+from iscp.model.job.source_holds import holder_of
 from iscp.model.job.start_rule import DEATHS_MAX, Deaths
+from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import (
     CursorBehind,
     ErrorCode,
@@ -29,15 +45,23 @@ from iscp.model.values.errors import (
     IscpError,
     NodeKilled,
     QueueFull,
+    StorageError,
     TableNotFound,
     TimedOut,
     Unavailable,
 )
 from iscp.ports.admin import still_wanted, want_while
+from iscp.ports.source import TableDescription
+from iscp.server.admin.admin_service import lagging_jobs
 from iscp.system.threads import SystemClock
 from tests.fakes.admin import FakeAdmin
+from tests.fakes.catalog import FakeCatalog
+from tests.fakes.clock import FakeClock
 from tests.fakes.deaths import FakeDeaths
-from tests.fakes.job_feeds import NAME, TABLE, register
+from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, spec
+from tests.fakes.job_feeds import NAME, register
+from tests.fakes.job_feeds import TABLE as FED_TABLE
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
 PAGE = ChangePage((FeedChange("01J", 0, "insert", {"id": 1}),), '{"feed": "f", "shards": {"0": "01J"}}')
@@ -72,7 +96,7 @@ class Read:
 def job(kind: str = "changefeed") -> JobView:
     admin = FakeAdmin()
     register(admin, "/targets/feed", kind=kind)
-    return admin.status(JobName(TABLE, NAME, "acme"))
+    return admin.status(JobName(FED_TABLE, NAME, "acme"))
 
 
 @pytest.fixture
@@ -312,3 +336,146 @@ def test_the_error_of_a_search_is_that_of_the_call(searched: Searched, error: Ex
     with pytest.raises(type(error)) as raised:
         searched.turns.run("a", work, lambda: True)
     assert raised.value is error
+
+
+DAY_S = 86_400.0
+
+
+class RetainingCatalog(FakeCatalog):
+    """A catalog whose tables have these properties; `read` are those that were described."""
+
+    def __init__(self, properties: Mapping[str, str], fault: Exception | None = None) -> None:
+        super().__init__(TABLE)
+        self.properties, self.fault = properties, fault
+        self.described = list[str]()
+
+    def describe(self, table: str) -> TableDescription:
+        self.described.append(table)
+        if self.fault is not None:
+            raise self.fault
+        return replace(super().describe(table), configuration=self.properties)
+
+
+def watched(desk: Desk, catalog: RetainingCatalog, lag_s: float, places: PlaceGuard = ANYWHERE) -> RetentionWatch:
+    """Watch a job that has applied version 5 of 7, and lags by so much."""
+    job = desk.running()
+    desk.reach(job, 5)
+    views = JobViews(desk.world.owner, desk.nodes, lambda name: FakeKind(), desk.world.clock)
+    clock = FakeClock(desk.admin.status(X).applied_at_s + lag_s)
+    lagging: Any = LaggingViews(views, lag_s)
+    watch = RetentionWatch(lagging_jobs(desk.world.owner, lagging, clock), catalog, places, clock)
+    watch.turn()
+    return watch
+
+
+class LaggingViews:
+    """The views of jobs, all of which lag by so much."""
+
+    def __init__(self, views: JobViews, lag_s: float) -> None:
+        self._views = views
+        self._lag_s = lag_s
+
+    def of(self, rows: list[object]) -> list[object]:
+        return [replace(each, lag_s=self._lag_s) for each in self._views.of(rows)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("properties", "retained_s"),
+    [
+        ({}, 7 * DAY_S),
+        ({"delta.deletedFileRetentionDuration": "interval 2 days"}, 2 * DAY_S),
+        ({"delta.logRetentionDuration": "interval 1 day"}, DAY_S),
+        ({"delta.deletedFileRetentionDuration": "interval 0 hours"}, 1.0),
+        ({"delta.deletedFileRetentionDuration": "interval 3 months"}, 0.0),
+    ],
+)
+def test_what_its_source_retains_is_known_of_a_job_that_lags(
+    desk: Desk, properties: Mapping[str, str], retained_s: float
+) -> None:
+    watch = watched(desk, RetainingCatalog(properties), LAG_MIN_S)
+    assert watch.retained_s(desk.row()) == retained_s
+
+
+def test_of_a_job_that_hardly_lags_nothing_is_read(desk: Desk) -> None:
+    catalog = RetainingCatalog({})
+    assert watched(desk, catalog, LAG_MIN_S - 1).retained_s(desk.row()) == 0.0
+    assert catalog.described == []
+
+
+def test_a_table_that_cannot_be_read_or_is_not_the_accounts_is_not_known(desk: Desk) -> None:
+    failing = RetainingCatalog({}, StorageError("it does not answer"))
+    assert watched(desk, failing, DAY_S).retained_s(desk.row()) == 0.0
+    catalog = RetainingCatalog({})
+    roots = AccountRoots({desk.row().key.account: ("/elsewhere",)})
+    guard = PlaceGuard(roots, lambda place: (place,), lambda root: root)
+    assert watched(desk, catalog, DAY_S, guard).retained_s(desk.row()) == 0.0
+    assert catalog.described == []
+
+
+def test_a_node_that_is_the_owner_no_more_knows_nothing(desk: Desk) -> None:
+    watch = watched(desk, RetainingCatalog({}), DAY_S)
+    desk.world.owner.on_lost()
+    until(lambda: desk.world.owner.writer is None)
+    watch.turn()
+    assert watch.retained_s(desk.world.storage.entries[-1][0]) == 0.0
+
+
+def test_jobs_are_shown_with_it(desk: Desk) -> None:
+    job = desk.running()
+    desk.reach(job, 5)
+    views = JobViews(
+        desk.world.owner,
+        desk.nodes,
+        lambda name: FakeKind(),
+        desk.world.clock,
+        retained_s=lambda row: 9.0,
+    )
+    (view,) = views.of([desk.row()])
+    assert view.retained_s == 9.0
+    assert replace(view, lag_s=9.0 * RISK_SHARE + 1).may_lose_history
+    assert not replace(view, lag_s=9.0 * RISK_SHARE).may_lose_history
+    assert not replace(view, lag_s=1e9, retained_s=0.0).may_lose_history
+
+
+BOTH = [TABLE.uri, OTHER.uri]
+
+
+class HoldingKind(FakeKind):
+    """Holds what its option says."""
+
+    def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
+        return dict.fromkeys(spec.options.get("held", ()), 60.0)
+
+
+def holding(desk: Desk, held: list[str]) -> str:
+    """A job that does; how its sources name it."""
+    desk.kind = HoldingKind()
+    desk.admin.register([RegisterRequest(X, spec(options={"held": held}))])
+    until(desk.world.runs)
+    return holder_of(desk.row().key)
+
+
+def test_a_job_that_is_dropped_holds_nothing_any_more(desk: Desk) -> None:
+    holder = holding(desk, BOTH)
+    for kept in ("pause", "resume"):
+        asked(desk, kept, X)
+    assert desk.holds.released == []
+    assert asked(desk, "unregister", X)
+    assert desk.holds.released == [(uri, holder) for uri in sorted(BOTH)]
+    asked(desk, "unregister", X)
+    assert len(desk.holds.released) == len(BOTH)
+
+
+def test_a_resync_lets_go_of_what_the_job_holds_no_longer(desk: Desk) -> None:
+    holder = holding(desk, BOTH)
+    desk.admin.resync(ResyncRequest(X))
+    assert desk.holds.released == []
+    desk.admin.resync(ResyncRequest(X, spec_json=spec(options={"held": [OTHER.uri]})))
+    assert desk.holds.released == [(TABLE.uri, holder)]
+
+
+def test_a_table_that_cannot_be_reached_keeps_no_job_from_being_dropped(desk: Desk) -> None:
+    desk.holds.refusals[OTHER.uri] = StorageError("is not there")
+    holder = holding(desk, BOTH)
+    assert asked(desk, "unregister", X)
+    assert desk.holds.released == [(TABLE.uri, holder)]

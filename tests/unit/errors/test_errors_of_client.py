@@ -17,7 +17,7 @@ import pytest
 
 import iscp
 from iscp import errors
-from iscp.client.channel.grpc_errors import from_rpc
+from iscp.client.channel.grpc_calls import from_rpc
 from iscp.model.spec.spec import RunFields
 from iscp.model.values import errors as core
 
@@ -31,7 +31,7 @@ ODD: tuple[Any, ...] = (
 NOT_FOR_USERS = {
     ("iscp/changefeed/__init__.py", "AttributeError"): "Python's own, of a module without that name",
     ("iscp/changefeed/client/changefeed.py", "AssertionError"): "behind a loop that ends by raising",
-    ("iscp/client/channel/grpc_errors.py", "AssertionError"): "behind a call that ends by raising",
+    ("iscp/client/channel/grpc_calls.py", "AssertionError"): "behind a call that ends by raising",
     ("iscp/client/channel/attempts.py", "ValueError"): "as gRPC raises it for a channel that is closed",
     ("iscp/changefeed/model/ulid.py", "ValueError"): "translated where it is raised",
     ("iscp/changefeed/table/feed_log.py", "ValueError"): "translated by its caller",

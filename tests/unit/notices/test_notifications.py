@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.job.job_row import JobState, JobStatus, Notification, NotificationKind, Origin, Reason
 from iscp.notices.notifications import (
     CONDITIONS,

@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.declared_metrics import METRICS
-from iscp.model.metrics.metric import DeclaredMetric, MetricKind, MetricReading
+from iscp.model.metrics.declared_metrics import METRICS, DeclaredMetric, MetricKind, MetricReading
 from iscp.model.metrics.metric_readings import JobLag, lag_readings
 from iscp.model.values.errors import StorageError
 from iscp.model.values.ids import is_sampled

@@ -14,7 +14,7 @@ import pytest
 
 from iscp.model.job.iteration import SparkNeed
 from iscp.model.values.errors import EngineError, Unavailable
-from iscp.ports.work_timer import UsageTally, invested_s, leave_to_spark, working_for
+from iscp.ports.engine import UsageTally, invested_s, leave_to_spark, working_for
 from iscp.spark.deferred_spark import DeferredEngine, DeferredSpark
 from tests.fakes.clock import FakeClock
 from tests.fakes.late_spark import FakeSession, FakeSpark

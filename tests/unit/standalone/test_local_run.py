@@ -19,15 +19,14 @@ from iscp.model.api.api_requests import RegisterRequest
 from iscp.model.job.iteration import Iteration, JobOutcome, SparkNeed
 from iscp.model.job.job_row import JobRow
 from iscp.model.job.registration_id import parse_job_id
-from iscp.model.run.run_plan import RunPlan
-from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult, TargetStanding
+from iscp.model.run.run_plan import Forecast, JobForecast, ResultState, RunPlan, RunResult, TargetStanding
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest, IscpError, StorageError, TableNotFound
 from iscp.model.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import ConsumerEnvironment, Needs
+from iscp.ports.engine import leave_to_spark, note_spark
 from iscp.ports.source import TableDescription
 from iscp.ports.system import Guard
-from iscp.ports.work_timer import leave_to_spark, note_spark
 from iscp.standalone.local_run import BROKEN_OFF, INTERRUPTED, SUPERSEDED_TRIES_MAX, RunOrders, forecast_run
 from tests.fakes.catalog import FakeCatalog
 from tests.fakes.local_runs import TABLE, FailingRunner, Local, failing

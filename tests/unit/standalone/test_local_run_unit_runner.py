@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from iscp.model.job.iteration import Iteration, JobOutcome
 from iscp.model.job.job_row import JobRow
-from iscp.model.run.run_result import TRIES_MAX, ResultState
+from iscp.model.run.run_plan import TRIES_MAX, ResultState
 from iscp.model.values.errors import ErrorCode, StorageError
 from iscp.ports.system import Guard
 from iscp.standalone.local_run import RunOrders

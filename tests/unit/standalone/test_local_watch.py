@@ -21,16 +21,15 @@ from iscp.model.job.iteration import Iteration, JobOutcome, SparkNeed
 from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.model.protocol.events import Reports, Seen
 from iscp.model.protocol.messages import SourceSeen
-from iscp.model.run.run_plan import RunPlan
-from iscp.model.run.run_result import ResultState, RunResult
+from iscp.model.run.run_plan import ResultState, RunPlan, RunResult
 from iscp.model.settings.config import BackoffConfig, MaintenanceConfig, ProbeConfig, SchedulerConfig
 from iscp.model.values.errors import ErrorCode, InvalidRequest, JobNotFound, TableNotFound
 from iscp.model.values.ids import JobKey
 from iscp.model.values.progress import UNKNOWN, RunProgress
 from iscp.model.values.watermark import DeadLetters, Position, Watermark
+from iscp.ports.engine import leave_to_spark, note_spark
 from iscp.ports.source import TableDescription
 from iscp.ports.system import Guard
-from iscp.ports.work_timer import leave_to_spark, note_spark
 from iscp.schedule.executor import Executor
 from iscp.schedule.maintenance import Maintenance
 from iscp.schedule.schedule_machine import Schedule

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from iscp.index.lance.index_columns import HEAD_KEY, KEY, dataset_schema
-from iscp.index.lance.index_head import parse_head
+from iscp.index.lance.index_columns import HEAD_KEY, KEY, dataset_schema, parse_head
 from iscp.index.lance.index_store import open_index
-from iscp.index.lance.recent_values import cached_head
+from iscp.index.lance.word_counts import cached_head
 from tests.fakes.maintained_index import MaintainedIndex, Row
 
 

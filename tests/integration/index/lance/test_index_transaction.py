@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.index.lance.index_columns import dataset_schema
-from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_columns import IndexHead, dataset_schema
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import clean_up
 from iscp.model.values.errors import Conflict

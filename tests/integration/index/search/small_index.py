@@ -13,12 +13,13 @@ from iscp.index.lance.index_columns import (
     KEY_INDEX,
     VECTOR,
     VECTOR_INDEX,
+    FieldTotals,
+    IndexHead,
     analyser_of,
     dataset_schema,
     words_column,
     words_index,
 )
-from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore, build_segments, commit_segments, segments_of
 from iscp.index.lance.row_encoder import Embed, RowEncoder, RowRules, key_texts
 from iscp.index.model.definition_parsing import parse_definition

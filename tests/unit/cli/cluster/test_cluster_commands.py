@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from iscp import __version__
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.values.errors import NotAuthorized
 from iscp.server.admin.admin_server import AdminServer, OperatorServer
 from tests.fakes.admin import FakeAdmin

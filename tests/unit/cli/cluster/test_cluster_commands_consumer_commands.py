@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from click.testing import Result
 
-from iscp.model.api.api_views import ConsumerInfo
+from iscp.model.api.api_requests import ConsumerInfo
 from tests.fakes.operators import FakeOperator
 
 Run = Callable[..., Result]

@@ -12,10 +12,25 @@ import pytest
 from deltalake import write_deltalake
 
 from iscp.cli.demo import lake
-from iscp.cli.demo.jobs import ROUTES, DemoJob, demo_jobs, differences, lags_s, percentile, verify
-from iscp.cli.demo.lake import ARRIVAL, DEPARTURE, KEY, Sources, Year, commit_times_s, read, version
+from iscp.cli.demo.lake import (
+    ARRIVAL,
+    DEPARTURE,
+    KEY,
+    ROUTES,
+    DemoJob,
+    Sources,
+    Year,
+    commit_times_s,
+    demo_jobs,
+    differences,
+    lags_s,
+    percentile,
+    read,
+    verify,
+    version,
+)
 from iscp.cli.demo.replay import Replay, Replayed
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobState, JobStatus, Reason
 from iscp.model.job.start_rule import Comparison, VerifyReport

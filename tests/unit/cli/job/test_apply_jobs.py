@@ -16,8 +16,7 @@ from hypothesis import given
 from iscp.cli.job.apply_plan import Step, update_json
 from iscp.cli.job.job_file import entry_of, read_jobs
 from iscp.cli.shell.terminal import yaml_text
-from iscp.model.api.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.model.api.api_views import CheckedJob
+from iscp.model.api.api_requests import CheckedJob, JobFilter, JobName, RegisterRequest
 from iscp.model.spec.spec import JobSpec
 from iscp.model.spec.spec_parsing import changed_spec, parse_spec
 from tests.fakes.admin import MISSING, FakeAdmin

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
 from iscp.cli.job.apply_plan import DELETE, prunable, steps_for
 from iscp.cli.shell.context_file import Invocation
-from iscp.model.api.api_requests import JobChange, JobFilter, JobName, RegisterRequest
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobChange, JobFilter, JobName, JobView, RegisterRequest
 from iscp.model.run.run_plan import Wanted
 from iscp.model.spec.spec import flatten, set_of, to_spec_json
 from iscp.model.spec.spec_parsing import ViewFields

@@ -18,8 +18,7 @@ from iscp.cli.iscp_admin import cli
 from iscp.cli.job.status_commands import FOLLOW_EVERY_S, TAIL, next_start, warnings_of
 from iscp.cli.shell.context_file import Invocation
 from iscp.client.admin_client import Client
-from iscp.model.api.api_requests import LINES_MAX, JobName, LogLine, LogPage, LogPlace, LogQuery
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import LINES_MAX, JobName, JobView, LogLine, LogPage, LogPlace, LogQuery
 from iscp.model.job.job_row import Deletion, JobState, JobStatus, Reason
 from iscp.model.values.errors import InvalidRequest, JobNotFound, QueueFull, TableNotFound
 from iscp.model.values.untrusted_values import LogLevel

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from iscp.cli.shell import render
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.job.job_row import JobState, JobStatus, Reason
 from iscp.model.values.progress import RunProgress
 from tests.fakes.admin import FakeAdmin

@@ -17,7 +17,7 @@ from iscp.cli.run.run_output import (
     show_forecasts,
     show_summary,
 )
-from iscp.model.run.run_result import Forecast, JobForecast, ResultState, RunResult
+from iscp.model.run.run_plan import Forecast, JobForecast, ResultState, RunResult
 from iscp.model.values.errors import ErrorCode
 from tests.fakes.local_runs import Local
 

@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 
 from iscp.cli.shell import render
 from iscp.cli.shell.render import show_history, show_left_out, usage_words
-from iscp.model.api.api_requests import JobName, RegisterRequest
-from iscp.model.api.api_views import ClusterView, EventView, JobView, LeftOutRow, LeftOutRows, NodeView, RegisterResult
+from iscp.model.api.api_requests import (
+    ClusterView,
+    EventView,
+    JobName,
+    JobView,
+    LeftOutRow,
+    LeftOutRows,
+    NodeView,
+    RegisterRequest,
+    RegisterResult,
+)
 from iscp.model.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures, Usage
 from iscp.model.job.job_row import Deletion, JobState, JobStatus, Reason
 from iscp.model.values.progress import UNKNOWN, RunProgress

@@ -32,8 +32,7 @@ from iscp.cli.shell import render, terminal
 from iscp.cli.shell.render import show_left_out
 from iscp.cli.shell.root_group import RootGroup, show_error
 from iscp.cli.shell.terminal import confirm, fit, json_text, say, say_headed, say_marked, yaml_text
-from iscp.model.api.api_requests import SearchAnswer, SearchHit
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import LeftOutRow, LeftOutRows, SearchAnswer, SearchHit
 from iscp.model.values.errors import InvalidRequest
 
 HOSTILE = {

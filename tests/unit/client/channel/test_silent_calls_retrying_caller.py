@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from iscp.client.channel.attempts import NOTICE_AFTER_S, Attempts, CallBounds, Endpoints
-from iscp.client.channel.grpc_errors import DETAIL_KEY, detail_of
+from iscp.client.channel.grpc_calls import DETAIL_KEY, detail_of
 from iscp.client.channel.silent_calls import Caller
 from iscp.model.values.errors import (
     ErrorCode,

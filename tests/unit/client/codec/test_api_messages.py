@@ -26,8 +26,7 @@ from iscp.client.codec.api_messages import (
     outcome_from_wire,
     outcome_to_wire,
 )
-from iscp.model.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobFilter, JobName
-from iscp.model.api.api_views import Action, CheckedJob
+from iscp.model.api.api_requests import Action, ChangeOutcome, ChangeVerb, CheckedJob, JobChange, JobFilter, JobName
 from iscp.model.build.build_task import BuildRequest
 from iscp.model.query_plan import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
 from iscp.model.values.errors import InvalidRequest, JobNotFound, PermanentError

@@ -22,8 +22,15 @@ from iscp.client.codec.api_messages import (
     cluster_to_wire,
     filter_from_wire,
 )
-from iscp.model.api.api_requests import JobFilter, JobName, RegisterRequest, UpdateRequest
-from iscp.model.api.api_views import ClusterView, JobView, RegisterResult
+from iscp.model.api.api_requests import (
+    ClusterView,
+    JobFilter,
+    JobName,
+    JobView,
+    RegisterRequest,
+    RegisterResult,
+    UpdateRequest,
+)
 from iscp.model.job.iteration import HistoryEntry, JobMaintenance, MaintenanceFigures
 from iscp.model.job.job_row import JobStatus
 from iscp.model.values.errors import InvalidRequest, PermanentError

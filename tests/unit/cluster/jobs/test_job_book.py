@@ -23,7 +23,7 @@ from iscp.cluster.jobs.job_changes import (
     Unregister,
     Update,
 )
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, Registration
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from iscp.cluster.jobs.job_book import BookIndex, JobBook, Places
 from iscp.cluster.jobs.job_changes import SOURCE_FIELD, TARGET_FIELD, PendingChanges, Register, Resync, Unregister
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Registration, copy_id, of_table
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from iscp.cluster.jobs.job_book import JobBook
 from iscp.cluster.jobs.job_changes import Pause, Register, Resume
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.job_row import JobReport, JobRow, JobState, LogEntry, Reason, Registration
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.ids import JobKey, ShardId

@@ -12,7 +12,7 @@ import pytest
 from iscp.cluster.jobs.job_book import BookChange, JobBook
 from iscp.cluster.jobs.job_changes import Pause, Register, Unregister
 from iscp.cluster.owner.job_log_writer import LogHooks, LogLimits, LogWriter
-from iscp.model.api.api_views import RegisterResult
+from iscp.model.api.api_requests import RegisterResult
 from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason, Registration
 from iscp.model.settings.config import JobLogConfig

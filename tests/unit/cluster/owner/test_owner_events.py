@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.cluster.owner.owner_events import PLACEMENT_EVENTS_MAX, Decisions, EventCollector, Unread
-from iscp.model.api.api_views import EventView
+from iscp.model.api.api_requests import EventView
 from iscp.model.protocol.events import Decided, Decision
 from iscp.model.values.errors import Unavailable
 from iscp.model.values.ids import NodeRecord, ShardId

@@ -12,7 +12,7 @@ import pytest
 from iscp.cluster.requests.job_views import ANSWER_CHARS_MAX, COLUMNS_MAX, VALUE_CHARS_MAX, DeadLetterReader
 from iscp.engine.account_turns import ANYWHERE, READERS_OF_ACCOUNT_MAX, PlaceGuard
 from iscp.model.access.authorization import AccountRoots
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import LeftOutRow, LeftOutRows
 from iscp.model.job.job_row import JobRow
 from iscp.model.values.errors import InvalidRequest, JobNotFound, PermanentError, QueueFull, StorageError, TimedOut
 from tests.fakes.desk import Desk, X

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.consumers.index.index_check import WORDS_OF_EACH_SORT, sampled_words, sums_right
-from iscp.index.lance.index_head import FieldTotals
+from iscp.index.lance.index_columns import FieldTotals
 from iscp.index.lance.index_store import OpenIndex
 from iscp.index.lance.index_transaction import RowSums, count_rows
 from iscp.index.lance.word_counts import WordCounts

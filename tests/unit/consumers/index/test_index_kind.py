@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iscp.app.index_parts import default_index_services
+from iscp.app.registry import default_index_services
 from iscp.consumers.index.index_kind import FulltextKind, IndexKindBase, SearchKind, VectorKind
 from iscp.model.spec.spec import ConsumerSpec
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.consumers.index.index_plan import IndexPlan
-from iscp.index.lance.index_columns import VECTOR
-from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_columns import VECTOR, IndexHead
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.model.api.api_requests import VECTOR_NUMBERS_MAX
 from iscp.model.values.errors import PermanentError

@@ -3,10 +3,13 @@
 Whatever an embedder answers or raises is either right, or its own fault by name.
 
 The texts that an embedder refuses are found with few requests, and the others get their vectors.
+
+The class in docs/embedders.md does what it says.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -18,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.index.embedding.embedder import EmbedderBusy, TextsRefusedError, Vectors
+import iscp.index.embedding as exported
 from iscp.index.embedding.embedder_registry import (
     BATCH_DEFAULT,
     EMBED_FIELD,
@@ -26,7 +29,10 @@ from iscp.index.embedding.embedder_registry import (
     GROUP,
     PROBE_TEXT,
     CheckedEmbedder,
+    EmbedderBusy,
     EmbedderRegistry,
+    TextsRefusedError,
+    Vectors,
     embed_apart,
 )
 from iscp.model.settings.embedder_config import BATCH_MAX, DIMENSION_MAX, OWN_KINDS, EmbedderConfig
@@ -386,3 +392,23 @@ def test_an_embedder_that_refuses_everything_is_found_out_soon() -> None:
 def test_what_is_no_refusal_ends_it() -> None:
     with pytest.raises(ZeroDivisionError):
         embed_apart(FakeEmbedder(faults=[ZeroDivisionError()]).embed, ["a", "b"])
+
+
+ROOT = Path(__file__).parents[4]
+LINES_MAX = 20
+
+
+def test_the_example_is_an_embedder_and_short() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/embedders.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) <= LINES_MAX
+    names: dict[str, type] = {}
+    exec(compile(code, "docs/embedders.md", "exec"), names)
+    embedder = CheckedEmbedder("word_counts", names["WordCounts"](EmbedderConfig(kind="word_counts")))
+    one, same, other = embedder.embed(["a red fox", "Fox red A", "of interest rates"])
+    assert (embedder.dimension, embedder.batch) == (512, 256)
+    assert (one == same).all()
+    assert float(one @ one) > float(one @ other)
+
+
+def test_what_embedders_need_can_be_imported_from_the_room() -> None:
+    assert all(getattr(exported, name).__name__ == name for name in exported.__all__)

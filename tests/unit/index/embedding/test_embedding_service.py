@@ -24,8 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.index.embedding.embedder import EmbedderBusy, Vectors, text_hash
-from iscp.index.embedding.embedder_registry import EmbedderRegistry
+from iscp.index.embedding.embedder_registry import EmbedderBusy, EmbedderRegistry, Vectors, text_hash
 from iscp.index.embedding.embedding_service import (
     BATCH_CHARS_MAX,
     ENTRY_BYTES,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iscp.index.embedding.embedder import EmbedderBusy, TextsRefusedError
+from iscp.index.embedding.embedder_registry import EmbedderBusy, TextsRefusedError
 from iscp.index.embedding.openai_embedder import (
     ANSWER_BYTES_BESIDES,
     KEY_BYTES_MAX,

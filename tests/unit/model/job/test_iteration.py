@@ -24,8 +24,7 @@ from iscp.model.job.iteration import (
     split_figures,
     summed,
 )
-from iscp.model.values.totals import QueryTotals, Total
-from iscp.model.values.watermark import DeadLetters, Position, SourceMark, Watermark
+from iscp.model.values.watermark import DeadLetters, Position, QueryTotals, SourceMark, Total, Watermark
 
 USED = Usage(1.5, 0.25, 2.0, 0.5, 100, 20, 4_096, 2_048, 3, 1)
 

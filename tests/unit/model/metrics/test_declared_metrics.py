@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import re
 
-from iscp.model.metrics.declared_metrics import METRICS, NODE_COUNTERS
-from iscp.model.metrics.metric import BYTES, SECONDS, MetricKind
+from iscp.model.metrics.declared_metrics import BYTES, METRICS, NODE_COUNTERS, SECONDS, MetricKind
 from iscp.schedule.executor import Counters
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from iscp.model.job.job_row import JobRow
 from iscp.model.metrics import declared_metrics as metrics
-from iscp.model.metrics.metric import DeclaredMetric, MetricReading
+from iscp.model.metrics.declared_metrics import DeclaredMetric, MetricReading
 from iscp.model.metrics.metric_readings import (
     UNKNOWN,
     CursorLag,

@@ -20,8 +20,7 @@ import grpc
 import pytest
 from cryptography import x509
 
-from iscp.client.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.client.channel.grpc_errors import DETAIL_KEY
+from iscp.client.channel.grpc_calls import CALLER_KEY, DETAIL_KEY, FORWARDED_KEY
 from iscp.model.access.service_table import RULES, Credentials, KnownBy, Principal, Role, Scope
 from iscp.model.values.errors import ErrorCode, NotAuthenticated
 from iscp.server.access.call_audit import (

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.client.channel.grpc_errors import DETAIL_KEY, error_of, status_of
+from iscp.client.channel.grpc_calls import DETAIL_KEY, error_of, status_of
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.errors import ErrorCode, IscpError, JobFailed, PermanentError, TimedOut
 from iscp.wire.v1 import admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2

@@ -15,6 +15,7 @@ import pytest
 from iscp.cluster.owner.job_log_writer import ASK_PAUSE_S
 from iscp.cluster.requests.job_maker import JOB_NAME_LENGTH_MAX
 from iscp.model.api.api_requests import (
+    Action,
     ChangeVerb,
     JobChange,
     JobFilter,
@@ -23,7 +24,6 @@ from iscp.model.api.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.model.api.api_views import Action
 from iscp.model.job.iteration import NO_MAINTENANCE, HistoryEntry, JobMaintenance, MaintenanceFigures
 from iscp.model.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.model.job.start_rule import Comparison, VerifyReport

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from iscp.client.channel.grpc_errors import detail_of, from_rpc
+from iscp.client.channel.grpc_calls import detail_of, from_rpc
 from iscp.model.values.errors import InvalidRequest, IscpError
 from iscp.model.values.untrusted_values import NAME_CHARS_MAX
 from iscp.server.admin.admin_server import AdminServer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from iscp.model.api.api_views import EventView, NodeView, ShardView
+from iscp.model.api.api_requests import EventView, NodeView, ShardView
 from iscp.model.build.build_progress import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.model.job.job_row import JobState, Reason
 from iscp.server.boards.cluster_board import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from iscp.model.api.api_views import LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import LeftOutRow, LeftOutRows
 from iscp.model.job.job_row import JobState, JobStatus, Reason
 from iscp.server.boards.freshness_board import (
     BARS_MAX,

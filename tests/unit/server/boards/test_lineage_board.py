@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from iscp.model.api.api_views import JobView
+from iscp.model.api.api_requests import JobView
 from iscp.model.job.job_row import JobState
 from iscp.server.boards.job_board import JobFacts, all_facts, facts_of
 from iscp.server.boards.lineage_board import (

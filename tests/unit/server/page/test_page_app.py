@@ -17,8 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from iscp.index.model.highlighting import HighlightOptions, TokenSpan, highlight
-from iscp.model.api.api_requests import SearchAnswer, SearchHit
-from iscp.model.api.api_views import JobView, LeftOutRow, LeftOutRows
+from iscp.model.api.api_requests import JobView, LeftOutRow, LeftOutRows, SearchAnswer, SearchHit
 from iscp.model.job.job_row import JobState, JobStatus, Reason
 from iscp.model.query_plan import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.model.values.errors import InvalidRequest, InvariantBroken, NotAuthorized, QueueFull, TimedOut, Unavailable

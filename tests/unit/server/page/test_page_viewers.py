@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from iscp.client.channel.call_metadata import CALLER_KEY
-from iscp.model.api.api_views import JobView
+from iscp.client.channel.grpc_calls import CALLER_KEY
+from iscp.model.api.api_requests import JobView
 from iscp.model.values.errors import NotAuthenticated, Unavailable
 from iscp.server.boards.job_board import JobFacts, facts_of
 from iscp.server.page.page_viewers import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.views.refresh.common_versions import (
+from iscp.views.refresh.refresh_choice import (
     Held,
     Mix,
     Stand,

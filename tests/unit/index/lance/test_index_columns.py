@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iscp.index.lance.index_head import FORMAT, HEAD_BYTES_MAX, FieldTotals, IndexHead, parse_head
+from iscp.index.lance.index_columns import FORMAT, HEAD_BYTES_MAX, FieldTotals, IndexHead, parse_head
 from iscp.model.values.errors import PermanentError
 
 HEAD = IndexHead(

@@ -9,7 +9,7 @@ import pytest
 from iscp.model.job.iteration import SECONDS_MOST, SparkNeed, Usage, UsagePart
 from iscp.model.values.errors import Conflict
 from iscp.model.values.untrusted_values import COUNT_MOST
-from iscp.ports.work_timer import (
+from iscp.ports.engine import (
     UsageTally,
     charge_by_now,
     charge_rest_as,
