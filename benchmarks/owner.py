@@ -50,8 +50,8 @@ from iscp.model.values.errors import Unavailable
 from iscp.model.values.ids import NodeRecord
 from iscp.model.values.ring import Ring
 from iscp.ports.cluster import ClusterPorts
-from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
-from iscp.server.node.node_server import FrameReader, Outgoing, cut
+from iscp.server.node.node_messages import decode_node, decode_owner, encode_node, encode_owner
+from iscp.server.node.node_server import FrameReader, Outgoing, Unreadable, cut
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock, collect_rarely
 from iscp.wire.v1 import node_pb2 as pb
@@ -106,7 +106,7 @@ class Nodes:
 
     def __init__(self, wire: Connection, count: int) -> None:
         self._wire = wire
-        self._readers = [FrameReader(decode_owner, Quarantine()) for _ in range(count)]
+        self._readers = [FrameReader(decode_owner, Unreadable()) for _ in range(count)]
         self._owner_rev = 0
         self.dispatches = 0
 
@@ -154,7 +154,7 @@ class Streams:
         self._sending = threading.Lock()
         self._ended = threading.Event()
         self._outgoing: list[Outgoing[OwnerMessage]] = [Outgoing(encode_owner, f"{n}") for n in range(count)]
-        self._readers = [FrameReader(decode_node, Quarantine()) for _ in range(count)]
+        self._readers = [FrameReader(decode_node, Unreadable()) for _ in range(count)]
         self.dispatches = 0
         self._threads = [threading.Thread(target=self._send, args=(n,), daemon=True) for n in range(count)]
         self._reading = threading.Thread(target=self._read, daemon=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 from iscp.cluster.membership.assignments import Holder
 from iscp.model.protocol.messages import Acknowledge, Alive, Checkpoint, NodeMessage, OwnerMessage
 from iscp.model.values.ids import NodeRecord
-from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
-from iscp.server.node.node_server import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
+from iscp.server.node.node_messages import decode_node, decode_owner, encode_node, encode_owner
+from iscp.server.node.node_server import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, Unreadable, WaitingMessages
 from iscp.wire.v1 import node_pb2 as pb
 from tests.simulation.poison import GARBAGE
 from tests.simulation.violation import expect
@@ -37,7 +37,7 @@ class Streams:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._world = process.world
-        self._quarantine = Quarantine()
+        self._unreadable = Unreadable()
         self._to_nodes: dict[Holder, WaitingMessages[OwnerMessage]] = {}
         self._to_owners: dict[str, WaitingMessages[NodeMessage]] = {}
 
@@ -52,16 +52,16 @@ class Streams:
         self._put(waiting, message, owner_id, lambda process: process.streams.hear_node)
 
     def hear_owner(self, _owner_id: str, frame: pb.Frame) -> None:
-        for message in FrameReader(decode_owner, self._quarantine).take(frame):
+        for message in FrameReader(decode_owner, self._unreadable).take(frame):
             self._process.worker.heard(message)
         self._expect_all_readable()
 
     def hear_node(self, node_id: str, frame: pb.Frame) -> None:
-        self._process.owner.heard(node_id, FrameReader(decode_node, self._quarantine).take(frame))
+        self._process.owner.heard(node_id, FrameReader(decode_node, self._unreadable).take(frame))
         self._expect_all_readable()
 
     def _expect_all_readable(self) -> None:
-        unread = self._quarantine.count > 0 and not self._world.trouble_drawn.poison
+        unread = self._unreadable.count > 0 and not self._world.trouble_drawn.poison
         expect(not unread, "{} cannot read what another says", self._process.node_id)
 
     def _put(self, waiting: WaitingMessages[M], message: M, to: str, hear: Callable[[Process], Hear]) -> None:

@@ -124,8 +124,7 @@ class Codec(Generic[V, M]):
     """Between the values of a class and the messages of the same fields; both ways lose nothing.
 
     `parts` says how a field goes over that is not plain. One that the message has no field for lies flat in the message
-    itself. `absent`: what a field is that is not set. `check`: is given each value that comes in, and returns it as it
-    may be used.
+    itself. `absent`: what a field is that is not set.
     """
 
     def __init__(
@@ -134,15 +133,13 @@ class Codec(Generic[V, M]):
         message: type[M],
         *,
         absent: Mapping[str, Any] | None = None,
-        check: Callable[[V], V] | None = None,
         **parts: Codec[Any, Any] | EnumCodec[Any] | FieldCodec,
     ) -> None:
         self._message = message
-        self._check = check
         # What each field is written as, as code that takes the value `v`; and read as, of the message `m`.
         self._written: list[str] = []
         self._read: dict[str, str] = {}
-        self._names: Fields = {"_kind": kind, "_check": check}
+        self._names: Fields = {"_kind": kind}
         self._compiled: dict[tuple[str, ...], Callable[..., V]] = {}
         absences, defaults = dict(absent or {}), _defaults(kind) | dict(absent or {})
         for name, optional in _optional(kind).items():
@@ -180,13 +177,12 @@ class Codec(Generic[V, M]):
         return to_message(self._message, **self.fields(value), **more)
 
     def from_wire(self, message: M, **given: Any) -> V:
-        """Return the message's value; fields that are given are not read. Raises PermanentError, and as `check`."""
+        """Return the message's value; fields that are given are not read. Raises PermanentError."""
         read = self._compiled.get(tuple(given)) or self._compile_reading(tuple(given))
         return read(message, **given)
 
     def _compile_reading(self, given: tuple[str, ...]) -> Callable[..., V]:
         value = f"_kind({', '.join(name if name in given else read for name, read in self._read.items())})"
-        value = value if self._check is None else f"_check({value})"
         read: Callable[..., V] = _compile(", ".join(("m", *given)), value, self._names)
         self._compiled[given] = read
         return read

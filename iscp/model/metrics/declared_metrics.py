@@ -294,7 +294,9 @@ NODE_MAINTENANCE_HANGING = gauge(
     "iscp.node.maintenance.hanging", "{task}", "Of these, tasks that were given up (`upkeep.timeout_s`) and go on"
 )
 NODE_QUARANTINED = counter(
-    "iscp.node.messages.quarantined", "{message}", "Reports and history entries that could not be understood or written"
+    "iscp.node.messages.quarantined",
+    "{message}",
+    "Messages that could not be read, reports and history entries that could not be written",
 )
 NODE_WEBHOOKS_POSTED = counter(
     "iscp.node.webhooks.posted", "{notification}", "Notifications that receivers have taken", condition=_NOTIFYING

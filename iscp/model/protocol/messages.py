@@ -22,9 +22,6 @@ from iscp.model.values.untrusted_values import exact_float, exact_int, exact_mes
 SYNC_SHARDS_MAX = 5_000
 """Shards in one part of a Sync; the others travel in further parts."""
 
-SYNC_PARTS_MAX = 10_000
-"""Parts of one Sync; one that says to have more is refused."""
-
 VERSIONS_MAX = 16
 """Versions of a table that a node remembers while a job is behind them; beyond them one is dropped where they are
 densest, and jobs between its neighbours are reported to lag by more than they may.

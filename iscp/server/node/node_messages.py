@@ -1,29 +1,24 @@
-"""The messages of owner and nodes as bytes and back; both ways lose nothing that can be.
+"""The messages of owner and nodes as bytes and back; both ways lose nothing.
 
-A message of another node whose numbers cannot be is refused here as a whole; the jobs, reports and history in it are
-refused each by itself (see Quarantine). The codec has to be quick, as ten thousand shards are dispatched within a
-second: JSON stays the text that it is.
-
-Leaves out items of another node's message that cannot be true, logs and counts them, so that the rest counts.
-
-Such an item would be sent again and again, and all that came with it would wait for ever.
+The certificate of a node and the format of the wire say who speaks, so that no value is doubted here: a node checks the
+reports of foreign code before it sends them (`WorkerLoop.report`). The codec has to be quick, as ten thousand shards
+are dispatched within a second: JSON stays the text that it is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import TypeVar, assert_never
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import assert_never
 
 from google.protobuf.message import DecodeError
 
 from iscp.client.codec.api_messages import BUILD_REQUEST, DELETION, REASONS, SOURCE_MARKS, STATES, USAGE
 from iscp.client.codec.message_codec import Codec, EnumCodec, FieldCodec, Fields
-from iscp.model.job.iteration import HistoryEntry, exact_entry, exact_report, exact_shard, refuse_absurd_row
+from iscp.model.job.iteration import HistoryEntry
 from iscp.model.job.job_row import JobReport, JobRow, JobStatus
 from iscp.model.protocol.messages import (
-    SYNC_PARTS_MAX,
     Acknowledge,
     Alive,
     Announce,
@@ -39,54 +34,25 @@ from iscp.model.protocol.messages import (
     SourceSeen,
     Sync,
     VersionAge,
-    exact_seen,
 )
 from iscp.model.rows.key_ranges import WHOLE
 from iscp.model.values.errors import PermanentError
 from iscp.model.values.ids import JobKey, ShardId, TableEpoch
-from iscp.model.values.untrusted_values import NAME_CHARS_MAX, exact_int, exact_name, named_error, printable, shown
 from iscp.model.values.watermark import Watermark
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import node_pb2 as pb
 
 log = logging.getLogger(__name__)
-W = TypeVar("W")
-V = TypeVar("V")
-
-
-class Quarantine:
-    """`count`: parts of messages that were dead-lettered."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def each(self, build: Callable[[W], V], items: Iterable[W], what: str) -> tuple[V, ...]:
-        """Return the results of `build` for those items for which it raises neither ValueError nor PermanentError."""
-        found: list[V] = []
-        for item in items:
-            try:
-                found.append(build(item))
-            except (ValueError, PermanentError) as error:
-                self.count += 1
-                log.error("message.quarantined", extra={"what": what, "item": shown(item), "error": named_error(error)})
-        return tuple(found)
-
-
-def _existing(row: JobRow) -> JobRow:
-    refuse_absurd_row(row)
-    return row
-
-
-SHARD = Codec(ShardId, pb.ShardId, check=exact_shard)
+SHARD = Codec(ShardId, pb.ShardId)
 _KEY = Codec(JobKey, pb.JobRow, absent={"range_id": WHOLE})  # without one it is of wire format 1: of the whole table
 _WATERMARK = Codec(Watermark, pb.Watermark)
 _TABLE_EPOCH = FieldCodec(
     lambda epoch: {"dispatch_rev": epoch.owner_rev, "counter": epoch.counter},
-    lambda wire: TableEpoch(exact_int(wire.dispatch_rev, "dispatch_rev"), exact_int(wire.counter, "counter")),
+    lambda wire: TableEpoch(wire.dispatch_rev, wire.counter),
 )
 _SHARD_STATES = EnumCodec(NodeShardState, pb.ShardState, "state {} of a shard")
 
-_ROW = Codec(JobRow, pb.JobRow, key=_KEY, state=STATES, reason=REASONS, watermark=_WATERMARK, check=_existing)
+_ROW = Codec(JobRow, pb.JobRow, key=_KEY, state=STATES, reason=REASONS, watermark=_WATERMARK)
 _STATUS = Codec(JobStatus, pb.Status, sources=SOURCE_MARKS, build=BUILD_REQUEST, deletion=DELETION)
 _REPORT = Codec(
     JobReport,
@@ -96,17 +62,15 @@ _REPORT = Codec(
     state=STATES,
     reason=REASONS,
     status=_STATUS,
-    check=exact_report,
 )
-_ENTRY = Codec(HistoryEntry, admin_pb2.HistoryEntry, check=exact_entry, usage=USAGE)
+_ENTRY = Codec(HistoryEntry, admin_pb2.HistoryEntry, usage=USAGE)
 _AGES = Codec(VersionAge, pb.VersionAge)
 _SEEN = Codec(
     SourceSeen,
     pb.SourceSeen,
-    shard=Codec(ShardId, pb.ShardId),
+    shard=SHARD,
     further=Codec(FurtherSeen, pb.FurtherSeen, ages=_AGES),
     ages=_AGES,
-    check=exact_seen,
 )
 _SHARD_CHECKPOINT = Codec(ShardCheckpoint, pb.ShardCheckpoint, shard=SHARD, reports=_REPORT, history=_ENTRY, seen=_SEEN)
 
@@ -131,87 +95,44 @@ def encode_node(message: NodeMessage) -> bytes:
     return pb.NodeMessage(**_node_fields(message)).SerializeToString()
 
 
-def decode_owner(raw: bytes, quarantine: Quarantine) -> OwnerMessage:
+def decode_owner(raw: bytes) -> OwnerMessage:
     """Raises ValueError for what is no message, or one that only a newer node knows."""
-    try:
+    with _readable():
         wire = pb.OwnerMessage.FromString(raw)
         match wire.WhichOneof("message"):
             case "dispatch":
-                _refuse_negative(wire.dispatch, "owner_rev", "epoch")
-                jobs = quarantine.each(_ROW.from_wire, wire.dispatch.jobs, "job")
-                dispatch = _DISPATCH.from_wire(wire.dispatch, jobs=jobs)
-                _refuse_later(dispatch.table_epoch, dispatch.owner_rev)
-                return dispatch
+                return _DISPATCH.from_wire(wire.dispatch)
             case "acknowledge":
-                _refuse_negative(wire.acknowledge, "owner_rev", "epoch", "sync_number", "recorded")
                 return _ACKNOWLEDGE.from_wire(wire.acknowledge)
             case "announce":
-                _refuse_negative(wire.announce, "owner_rev", "election_revision", "wire_format")
-                announce = _ANNOUNCE.from_wire(wire.announce)
-                owner_id, version = exact_name(announce.owner_id, "owner_id"), _version(announce.version)
-                return replace(announce, owner_id=owner_id, version=version)
-    except (DecodeError, PermanentError, ValueError) as error:
-        raise ValueError(f"an owner's message cannot be read: {error!r}") from error
-    raise ValueError("an owner's message is of an unknown kind")
+                return _ANNOUNCE.from_wire(wire.announce)
+            case _:
+                raise ValueError("an owner's message is of an unknown kind")
 
 
-def decode_node(raw: bytes, quarantine: Quarantine) -> NodeMessage:
+def decode_node(raw: bytes) -> NodeMessage:
     """Raises ValueError, as `decode_owner` does."""
-    try:
+    with _readable():
         wire = pb.NodeMessage.FromString(raw)
         match wire.WhichOneof("message"):
             case "alive":
-                _refuse_negative(wire.alive, "owner_rev", "epoch")
                 return _ALIVE.from_wire(wire.alive)
             case "response":
-                _refuse_negative(wire.response, "owner_rev", "epoch")
-                response = _RESPONSE.from_wire(wire.response)
-                _refuse_later(response.table_epoch, response.owner_rev)
-                return response
+                return _RESPONSE.from_wire(wire.response)
             case "checkpoint":
-                _refuse_negative(wire.checkpoint, "owner_rev", "epoch", "number")
-                shards = quarantine.each(lambda each: _checkpoint_of(each, quarantine), wire.checkpoint.shards, "shard")
-                return _CHECKPOINT.from_wire(wire.checkpoint, shards=shards)
+                return _CHECKPOINT.from_wire(wire.checkpoint)
             case "sync":
-                return _sync_from_wire(wire.sync)
-    except (DecodeError, PermanentError, ValueError) as error:
-        raise ValueError(f"a node's message cannot be read: {error!r}") from error
-    raise ValueError("a node's message is of an unknown kind")
+                return _SYNC.from_wire(wire.sync)
+            case _:
+                raise ValueError("a node's message is of an unknown kind")
 
 
-def _checkpoint_of(wire: pb.ShardCheckpoint, quarantine: Quarantine) -> ShardCheckpoint:
-    seen = quarantine.each(_SEEN.from_wire, [wire.seen], "source") if wire.HasField("seen") else ()
-    return _SHARD_CHECKPOINT.from_wire(
-        wire,
-        reports=quarantine.each(_REPORT.from_wire, wire.reports, "report"),
-        history=quarantine.each(_ENTRY.from_wire, wire.history, "history"),
-        seen=seen[0] if seen else None,
-    )
-
-
-def _sync_from_wire(wire: pb.Sync) -> Sync:
-    """Read it whole or not at all: what is missing in it would count as not running there."""
-    _refuse_negative(wire, "owner_rev", "epoch", "number", "recorded", "wire_format")
-    exact_int(wire.part, "part", 0, exact_int(wire.parts, "parts", 1, SYNC_PARTS_MAX) - 1)
-    sync = _SYNC.from_wire(wire)
-    for each in sync.shards:
-        _refuse_later(each.table_epoch, sync.owner_rev)
-    return replace(sync, version=_version(sync.version))
-
-
-def _refuse_negative(wire: object, *names: str) -> None:
-    """Raise ValueError where one of these fields is no count."""
-    for name in names:
-        exact_int(getattr(wire, name), name)
-
-
-def _refuse_later(epoch: TableEpoch, owner_rev: int) -> None:
-    """Raise ValueError for an epoch of a later term: it would fence all that this owner says from now on."""
-    exact_int(epoch.owner_rev, "dispatch_rev", 0, owner_rev)
-
-
-def _version(text: str) -> str:
-    return printable(text, NAME_CHARS_MAX)
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (DecodeError, PermanentError) as error:
+        raise ValueError(f"a message cannot be read: {error!r}") from error
 
 
 def _owner_fields(message: OwnerMessage) -> Fields:

@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -54,7 +55,7 @@ from iscp.model.values.ids import WIRE_FORMAT, ShardId
 from iscp.model.values.untrusted_values import error_text, exact_int, exact_name, named_error
 from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer, NodeCalls
 from iscp.ports.system import within_trace
-from iscp.server.node.node_messages import SHARD, Quarantine, decode_owner, encode_node
+from iscp.server.node.node_messages import SHARD, decode_owner, encode_node
 from iscp.system.tls.renewing_channel import names_shown
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb
@@ -105,12 +106,19 @@ def _parts(raw: bytes) -> Iterator[pb.Frame]:
         yield pb.Frame(part=raw[start : start + step], last=start + step >= len(raw))
 
 
-class FrameReader(Generic[M]):
-    """The messages of one stream's frames, in order; what cannot be read is left out."""
+@dataclass(slots=True)
+class Unreadable:
+    """The `count` of messages that could not be read, on all streams of one side."""
 
-    def __init__(self, decode: Callable[[bytes, Quarantine], M], quarantine: Quarantine) -> None:
+    count: int = 0
+
+
+class FrameReader(Generic[M]):
+    """The messages of one stream's frames, in order; what cannot be read is left out, and counted."""
+
+    def __init__(self, decode: Callable[[bytes], M], unreadable: Unreadable) -> None:
         self._decode = decode
-        self._quarantine = quarantine
+        self._unreadable = unreadable
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._reported = False
@@ -119,9 +127,9 @@ class FrameReader(Generic[M]):
         found = []
         for raw in self._whole(frame):
             try:
-                found.append(self._decode(raw, self._quarantine))
+                found.append(self._decode(raw))
             except Exception as error:  # noqa: BLE001  (whatever it is, those after it are to be read)
-                self._quarantine.count += 1
+                self._unreadable.count += 1
                 self._report(named_error(error))
         return found
 
@@ -376,7 +384,7 @@ class NodeServer:
         self._heard = heard
         self._wire_format = wire_format
         self._pool = ThreadPoolExecutor(self.calls_max, thread_name_prefix="iscp-node-call")
-        self._quarantine = Quarantine()
+        self._unreadable = Unreadable()
         self._builds = BuildCallServer(node_id, calls)
         self._verifies = threading.BoundedSemaphore(VERIFIES_MAX)
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
@@ -384,8 +392,8 @@ class NodeServer:
 
     @property
     def quarantined(self) -> int:
-        """Return how many parts of owners' messages were dead-lettered."""
-        return self._quarantine.count
+        """Return how many messages of owners could not be read."""
+        return self._unreadable.count
 
     def add_to(self, server: grpc.Server) -> None:
         behaviours: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
@@ -457,7 +465,7 @@ class NodeServer:
         log.info("coordinate.ended", extra={"owner": owner_id})
 
     def _read(self, owner_id: str, stream: _Stream, frames: Iterator[pb.Frame]) -> None:
-        reader = FrameReader(decode_owner, self._quarantine)
+        reader = FrameReader(decode_owner, self._unreadable)
         try:
             for frame in frames:
                 self._hear(owner_id, reader.take(frame))

@@ -48,8 +48,8 @@ from iscp.model.values.ids import NODES_MAX, WIRE_FORMAT, NodeRecord, ShardId
 from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import error_text
 from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer, NodeCalls
-from iscp.server.node.node_messages import SHARD, Quarantine, decode_node, encode_owner
-from iscp.server.node.node_server import FrameReader, Outgoing
+from iscp.server.node.node_messages import SHARD, decode_node, encode_owner
+from iscp.server.node.node_server import FrameReader, Outgoing, Unreadable
 from iscp.system.tls.tls_files import TlsSource
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
@@ -239,10 +239,10 @@ class _Peer:
         heard: Heard,
         on_refused: Refused,
         tls: TlsSource | None,
-        quarantine: Quarantine,
+        unreadable: Unreadable,
     ) -> None:
         self._record = record
-        self._quarantine = quarantine
+        self._unreadable = unreadable
         self._heard = heard
         self._on_refused = on_refused
         self._metadata = meant.to_metadata()
@@ -330,7 +330,7 @@ class _Peer:
         yield from self._outgoing.frames(ended)
 
     def _read(self, frames: Iterable[pb.Frame]) -> None:
-        reader = FrameReader(decode_node, self._quarantine)
+        reader = FrameReader(decode_node, self._unreadable)
         for frame in frames:
             messages = reader.take(frame)
             try:
@@ -379,7 +379,7 @@ class Peers:
         self._heard = heard
         self._on_refused = on_refused
         self._tls = tls
-        self._quarantine = Quarantine()
+        self._unreadable = Unreadable()
         self._peers: dict[Life, _Peer] = {}
         # Never held while a peer is called: no lock of a peer is taken under it.
         self._lock = threading.Lock()
@@ -388,8 +388,8 @@ class Peers:
 
     @property
     def quarantined(self) -> int:
-        """Return how many parts of nodes' messages were dead-lettered."""
-        return self._quarantine.count
+        """Return how many messages of nodes could not be read."""
+        return self._unreadable.count
 
     def send(self, record: NodeRecord, message: OwnerMessage) -> None:
         """Never waits. Lost where there are NODES_MAX streams already, and after `close`."""
@@ -435,5 +435,5 @@ class Peers:
                     log.warning("peer.too_many", extra={"nodes": NODES_MAX})
                 raise Unavailable(f"there are {NODES_MAX} nodes already")
             meant = Meant(self._cluster, record.node_id, record.epoch, self._owner_id, self._wire_format)
-            peer = self._peers[life] = _Peer(record, meant, self._heard, self._on_refused, self._tls, self._quarantine)
+            peer = self._peers[life] = _Peer(record, meant, self._heard, self._on_refused, self._tls, self._unreadable)
             return peer

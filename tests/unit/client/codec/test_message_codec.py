@@ -60,18 +60,6 @@ def test_a_field_that_is_given_is_not_read() -> None:
     assert NAMES.from_wire(message) == Name("a", "n")
 
 
-def test_a_value_that_comes_in_is_checked() -> None:
-    def check(value: Name) -> Name:
-        if not value.name:
-            raise PermanentError("it has no name")
-        return Name(value.account, value.name.lower())
-
-    codec = Codec(Name, pb.JobName, check=check)
-    assert codec.from_wire(pb.JobName(name="N")) == Name("", "n")
-    with pytest.raises(PermanentError, match="no name"):
-        codec.from_wire(pb.JobName())
-
-
 def test_a_part_has_its_own_form_in_the_message() -> None:
     swapped = FieldCodec(lambda text: text[::-1], lambda text: text[::-1])
     codec = Codec(Name, pb.JobName, name=swapped)

@@ -34,10 +34,10 @@ from iscp.model.values.progress import UNKNOWN, SnapshotSize
 from iscp.model.values.untrusted_values import AT_S_MOST, COUNT_MOST, printable
 from iscp.model.values.watermark import SourceMark, Watermark
 from iscp.server.node import node_messages as wire
-from iscp.server.node.node_messages import Quarantine
+from iscp.server.node.node_server import FrameReader, Unreadable, WaitingMessages, cut
 from iscp.wire.v1 import node_pb2 as pb
 
-# All that can be of a job: what cannot is refused (test_node_poisoned_messages.py).
+# All that can be of a job: what cannot is not sent (tests/unit/cluster/test_worker_loop_poisoned_reports.py).
 OF_TYPE = {
     "int": st.integers(0, COUNT_MOST),
     "float": st.floats(0.0, AT_S_MOST),
@@ -121,7 +121,7 @@ NODE_MESSAGES = {
 def test_what_an_owner_says_comes_back_the_same(kind: type) -> None:
     @given(OWNER_MESSAGES[kind])
     def holds(message: OwnerMessage) -> None:
-        assert wire.decode_owner(wire.encode_owner(message), Quarantine()) == message
+        assert wire.decode_owner(wire.encode_owner(message)) == message
 
     holds()
 
@@ -130,7 +130,7 @@ def test_what_an_owner_says_comes_back_the_same(kind: type) -> None:
 def test_what_a_node_says_comes_back_the_same(kind: type) -> None:
     @given(NODE_MESSAGES[kind])
     def holds(message: NodeMessage) -> None:
-        assert wire.decode_node(wire.encode_node(message), Quarantine()) == message
+        assert wire.decode_node(wire.encode_node(message)) == message
 
     holds()
 
@@ -144,17 +144,39 @@ def test_every_kind_of_message_is_tried() -> None:
 @pytest.mark.parametrize("raw", [b"", b"\xff\xff\xff", b"\x7a\x00"], ids=["nothing", "garbage", "of a newer node"])
 def test_what_is_no_known_message_is_refused(decode: Any, raw: bytes) -> None:
     with pytest.raises(ValueError, match="message"):
-        decode(raw, Quarantine())
+        decode(raw)
 
 
 def test_states_of_a_newer_node_are_refused_not_guessed() -> None:
     response = pb.DispatchTableResponse.FromString(b"\x38\x63")  # state = 99
     response.table_id, response.range_id = "t", 1
     with pytest.raises(ValueError, match="cannot be read"):
-        wire.decode_node(pb.NodeMessage(response=response).SerializeToString(), Quarantine())
+        wire.decode_node(pb.NodeMessage(response=response).SerializeToString())
 
 
 def test_a_dispatch_is_small() -> None:
     row = JobRow(JobKey("default", "t" * 36, "copy"), "018bcfe56800", "{}", "/t", "file:///t", seq=3)
     message = DispatchTable(3, 7, TableEpoch(3, 100), ShardId("t" * 36), is_delete=False, jobs=(row,))
     assert len(wire.encode_owner(message)) < 200
+
+
+@given(st.lists(st.one_of(st.binary(max_size=60), st.integers(0, 40).map(lambda size: b"\x0a" * size)), max_size=6))
+def test_whatever_bytes_come_the_messages_between_them_are_heard(garbage: list[bytes]) -> None:
+    unreadable, alive = Unreadable(), wire.encode_node(Alive(1, 1))
+    reader = FrameReader(wire.decode_node, unreadable)
+    frames = cut([each for raw in garbage for each in (raw, alive)])
+    heard = [message for frame in frames for message in reader.take(frame)]
+    assert sum(message == Alive(1, 1) for message in heard) >= len(garbage)
+    assert unreadable.count + len(heard) == 2 * len(garbage)
+
+
+def test_a_message_that_cannot_be_said_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+    waiting: WaitingMessages[NodeMessage] = WaitingMessages(wire.encode_node, "n0")
+    bad: list[Any] = ["5", None, 2**70, 1.5, "\ud800", object()]
+    for number, value in enumerate(bad):
+        waiting.put(Checkpoint(1, 1, number, (ShardCheckpoint(ShardId("a", value)),)))
+    waiting.put(Alive(1, 1))
+    reader = FrameReader(wire.decode_node, Unreadable())
+    heard = [message for frame in waiting.frames_of(waiting.take()) for message in reader.take(frame)]
+    assert heard[-1] == Alive(1, 1)
+    assert any(record.message == "coordinate.unsayable" for record in caplog.records)

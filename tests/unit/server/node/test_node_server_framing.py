@@ -23,8 +23,8 @@ from iscp.model.protocol.messages import (
 )
 from iscp.model.values.ids import JobKey, ShardId, TableEpoch
 from iscp.server.node import node_server
-from iscp.server.node.node_messages import Quarantine, decode_node, decode_owner, encode_node, encode_owner
-from iscp.server.node.node_server import FRAME_BYTES_MAX, FrameReader, Outgoing, cut
+from iscp.server.node.node_messages import decode_node, decode_owner, encode_node, encode_owner
+from iscp.server.node.node_server import FRAME_BYTES_MAX, FrameReader, Outgoing, Unreadable, cut
 from iscp.wire.v1 import node_pb2 as pb
 
 ENDED = threading.Event()
@@ -37,12 +37,12 @@ def dispatch(table: str, counter: int = 1, spec: str = "{}") -> DispatchTable:
 
 
 def reader() -> FrameReader[bytes]:  # type: ignore[type-var]
-    return FrameReader(lambda raw, _: raw, Quarantine())  # type: ignore[type-var]
+    return FrameReader(lambda raw: raw, Unreadable())  # type: ignore[type-var]
 
 
 def taken(outgoing: Outgoing[OwnerMessage]) -> list[OwnerMessage]:
     """What waits, as the other side reads it."""
-    found: FrameReader[OwnerMessage] = FrameReader(decode_owner, Quarantine())
+    found: FrameReader[OwnerMessage] = FrameReader(decode_owner, Unreadable())
     ended = threading.Event()
     messages: list[OwnerMessage] = []
     for frame in outgoing.frames(ended):
@@ -84,7 +84,7 @@ def test_a_reader_holds_no_more_parts_than_the_limit() -> None:
 
 
 def test_what_cannot_be_read_spoils_no_other_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    found: FrameReader[OwnerMessage] = FrameReader(decode_owner, Quarantine())
+    found: FrameReader[OwnerMessage] = FrameReader(decode_owner, Unreadable())
     raw = encode_owner(dispatch("t"))
     for _ in range(3):
         assert found.take(pb.Frame(messages=[b"\xff\xff", raw])) == [dispatch("t")]
@@ -152,7 +152,7 @@ def test_what_comes_together_travels_together() -> None:
 
     outgoing.put(DispatchTableResponse(1, 1, TableEpoch(1, 1), ShardId("a"), NodeShardState.ADDING))
     frame = next(outgoing.frames(Meanwhile()))
-    states = [message.state for message in FrameReader(decode_node, Quarantine()).take(frame)]  # type: ignore[union-attr]
+    states = [message.state for message in FrameReader(decode_node, Unreadable()).take(frame)]  # type: ignore[union-attr]
     assert states == [NodeShardState.RUNNING] * 3, "that it was being added is not worth a message any more"
 
 
