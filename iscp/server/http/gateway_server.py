@@ -1,149 +1,321 @@
-"""Serves the service `Admin` as JSON over HTTP, on a port of its own, with bounded connections.
+"""The service `Admin` as JSON over HTTP, on a port of its own: the requests, who makes them, and the server.
 
-Threads: one for each connection while its request is read and answered, and one that accepts.
-
-A port on which HTTP is served by a thread for each connection; those that say nothing yet are bounded.
-
-Threads: one for each connection while its request is read and answered, and one that accepts.
-
-The connections whose request has not come yet: nobody knows who they are, so they give way to each other.
+Each request has a connection of its own, whose end is the end of its answer. A call waits in a thread for what gRPC
+answers, and ends when its caller goes.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-import socket
-import socketserver
-import threading
-from collections.abc import Hashable
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
 
-from iscp.client.channel.grpc_calls import open_channel
-from iscp.client.channel.silent_calls import ClientWatch
-from iscp.model.values.errors import ConfigurationError
-from iscp.server.http.json_calls import CallerWatch, GatewayBounds, JsonCalls, JsonRequest
-from iscp.system.tls.renewing_channel import ServerContext
-from iscp.system.tls.tls_files import TlsSource, reachable, split_address
+from iscp.client.channel.grpc_calls import CALLER_KEY, Metadata, open_channel, status_of
+from iscp.model.values.errors import ConfigurationError, IscpError, NotAuthenticated, PermanentError
+from iscp.server.access.call_audit import NAMES_MAX, TOKEN_KEY, statement
+from iscp.server.http.http_server import NAMES_STATE, REQUEST_S, HttpBounds, HttpServer
+from iscp.server.http.json_calls import CALLS_MAX, METHODS, JsonCalls, document, media_type, path_of
+from iscp.system.tls.tls_files import TlsSource, reachable
 
 log = logging.getLogger(__name__)
 
-PENDING_MAX = 256
-"""Connections to the gateway whose request has not come whole, TLS included; for one more the oldest is closed."""
+BODY_BYTES_MAX = 4 * 1024**2
+"""Bytes of a request's body; a larger one is refused with 413. Many jobs are registered in several requests."""
 
-PENDING_PER_HOST_MAX = 64
-"""Connections from one address among these; for one more the oldest of them is closed."""
+DISCARDED_BYTES_MAX = 32 * 1024**2
+"""Bytes of a refused request that are read and dropped, so that its client reads the answer; then it is cut off."""
 
-Address = tuple[Hashable, ...]
-"""A peer's: the host, the port, and what else the family has."""
+DISCARD_S = 1.0
+"""Seconds without a byte after which nothing more of a refused request is awaited."""
+
+WRITE_TIMEOUT_S = 30.0
+"""How long a client may take to receive a message of an answer; then the connection is closed."""
+
+REFUSING_THREADS = 8
+"""Threads beyond those of CALLS_MAX calls, in which calls are refused that are too many."""
+
+_DOCUMENTS = ("/v1/openapi.json", "/v1", "/v1/")
+
+_STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.CONFLICT,
+    grpc.StatusCode.ABORTED: HTTPStatus.CONFLICT,
+    grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.CANCELLED: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
+}
+"""HTTP statuses by codes of gRPC; all others are 500, as an outcome that is not known: the call may have been carried
+out.
+"""
+
+GATEWAY_BOUNDS = HttpBounds(REQUEST_S, WRITE_TIMEOUT_S)
+
+T = TypeVar("T")
 
 
-class PendingConnections:
-    """The pending connections by the addresses of their peers, the oldest first. Several threads may use it."""
+class RefusedError(Exception):
+    """The request is none of the gateway's: an HTTP status, and the error to show."""
+
+    def __init__(self, status: HTTPStatus, error: IscpError) -> None:
+        super().__init__(str(error))
+        self.status = status
+        self.error = error
+
+
+def _refused(status: HTTPStatus, message: str, remedy: str) -> RefusedError:
+    return RefusedError(status, PermanentError(message, remedy=remedy))
+
+
+# --- who calls --------------------------------------------------------------------------------------------------------
+
+
+def metadata_of(scope: Mapping[str, Any]) -> Metadata:
+    """Return the evidence of who makes a request as metadata of the call that the request leads to.
+
+    The call goes to this node's own gRPC port, where it is decided; the node is believed there by its certificate.
+    Raises NotAuthenticated for what cannot be passed on.
+    """
+    tokens = _header(scope, TOKEN_KEY)
+    if any(not (value.isascii() and value.isprintable()) for value in tokens):
+        raise NotAuthenticated("must be `Bearer` and one token", field=TOKEN_KEY, remedy="Send it once, and so")
+    metadata = tuple((TOKEN_KEY, value) for value in tokens)
+    names: frozenset[str] | None = scope.get("state", {}).get(NAMES_STATE)
+    if names is None:
+        return metadata  # nobody would believe the rest of the statement
+    if len(names) > NAMES_MAX:
+        raise NotAuthenticated(
+            f"has {len(names)} names, more than {NAMES_MAX}", field="certificate", remedy="Use gRPC, or another one"
+        )
+    host, port = scope["client"]
+    family, shown = ("ipv6", f"[{host}]") if ":" in host else ("ipv4", host)
+    return (*metadata, (CALLER_KEY, statement(names, f"{family}:{shown}:{port}")))
+
+
+def _header(scope: Mapping[str, Any], name: str) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name.lower().encode()]
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class GatewayApp:
+    """The application of the gateway (ASGI); it has `calls` once the node is ready."""
+
+    def __init__(self, version: str) -> None:
+        self.calls: JsonCalls | None = None
+        self._version = version
+        self._threads = ThreadPoolExecutor(CALLS_MAX + REFUSING_THREADS, thread_name_prefix="iscp-gateway-call")
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
+        request = _Request(scope, receive, send)
+        try:
+            await self._answer(request)
+        except RefusedError as refused:
+            await request.refuse(refused)
+        except IscpError as error:
+            await request.send_error(_STATUSES.get(status_of(error), HTTPStatus.INTERNAL_SERVER_ERROR), error)
+        except Exception as error:
+            log.exception("gateway.failed")
+            unforeseen = IscpError(f"unforeseen {type(error).__name__}", remedy="See the node's log")
+            await request.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, unforeseen)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(self, request: _Request) -> None:
+        match request.method, request.path:
+            case "GET", "/v1/openapi.json":
+                await request.send_json(HTTPStatus.OK, document(METHODS.values(), self._version))
+            case "GET", "/v1" | "/v1/":
+                await request.send_json(HTTPStatus.OK, {"methods": [_listed(each) for each in METHODS.values()]})
+            case "POST", path if path.startswith("/v1/") and path.removeprefix("/v1/") in METHODS:
+                await self._call(request, METHODS[path.removeprefix("/v1/")])
+            case _, path:
+                raise _misaddressed(path)
+
+    async def _call(self, request: _Request, method: MethodDescriptor) -> None:
+        body = await request.read_body()
+        if self.calls is None:
+            raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", "Retry")
+        call = _Call()
+        answers = self.calls.answers(method, body, metadata_of(request.scope), call.begun)
+        watch = asyncio.create_task(call.end_when_gone(request.receive))
+        try:
+            first = await self._in_thread(partial(next, answers, None))
+            if method.server_streaming:
+                await self._send_stream(request, first, answers)
+            else:
+                await request.send(HTTPStatus.OK, first or b"{}\n", media_type(method))
+        finally:
+            watch.cancel()
+            call.end()
+            await asyncio.shield(self._in_thread(answers.close))  # type: ignore[attr-defined]
+
+    async def _send_stream(self, request: _Request, first: bytes | None, more: Iterator[bytes]) -> None:
+        """Send messages, whose end is the connection's; an error between two of them is a last line of its own."""
+        await request.begin(HTTPStatus.OK, "application/x-ndjson", None)
+        line = first
+        try:
+            while line is not None:
+                await request.write(line)
+                line = await self._in_thread(partial(next, more, None))
+        except IscpError as error:
+            await request.write(_as_json(_shown(error)))
+        await request.write(b"", more=False)
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+class _Call:
+    """One call of gRPC, which ends when its caller has gone, be it before the call has begun."""
 
     def __init__(self) -> None:
-        self._pending: dict[Address, socket.socket] = {}
-        self._lock = threading.Lock()
+        self._end: Callable[[], object] | None = None
+        self._gone = False
 
-    def enter(self, address: Address, connection: socket.socket) -> None:
-        """Add a connection, without waiting or refusing it. A later socket of the same connection takes the earlier
-        one's place.
+    def begun(self, end: Callable[[], object]) -> None:
+        self._end = end
+        if self._gone:
+            end()
+
+    def end(self) -> None:
+        self._gone = True
+        if self._end is not None:
+            self._end()
+
+    async def end_when_gone(self, receive: Callable[[], Awaitable[Any]]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.end()
+
+
+class _Request:
+    """One request of a connection: read within bounds, answered, and the connection closed."""
+
+    def __init__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self.method: str = scope["method"]
+        query = scope["query_string"].decode("latin-1")
+        self.path: str = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+
+    async def read_body(self) -> bytes:
+        length = self._checked_length()
+        body = bytearray()
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise _refused(HTTPStatus.BAD_REQUEST, "the request ends too early", "Send all of it")
+            body += message["body"]
+            if not message["more_body"]:
+                assert len(body) == length  # the server has seen to it
+                return bytes(body)
+
+    def _checked_length(self) -> int:
+        # A page in somebody's browser cannot leave `Origin` out, nor send this type without being allowed to.
+        if _header(self.scope, "origin"):
+            raise _refused(HTTPStatus.FORBIDDEN, "browsers may not call this", "Call it from a program")
+        kinds = _header(self.scope, "content-type")
+        if [each.partition(";")[0].strip().lower() for each in kinds] != ["application/json"]:
+            raise _refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is not JSON", "Send content-type: application/json"
+            )
+        lengths = _header(self.scope, "content-length")
+        if _header(self.scope, "transfer-encoding") or len(lengths) != 1:
+            raise _refused(HTTPStatus.LENGTH_REQUIRED, "the body has no length", "Send one content-length")
+        if len(lengths[0]) > len(str(BODY_BYTES_MAX)) or (length := int(lengths[0])) > BODY_BYTES_MAX:
+            raise _refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body has more than {BODY_BYTES_MAX} bytes",
+                "Send it in several requests",
+            )
+        return length
+
+    async def refuse(self, refused: RefusedError) -> None:
+        """Answer, and drop what is still being sent: a connection that is closed before all was read is reset, and the
+        answer may be lost.
         """
-        with self._lock:
-            if address not in self._pending:
-                of_host = [each for each in self._pending if each[0] == address[0]]
-                if len(of_host) >= PENDING_PER_HOST_MAX:
-                    self._close(of_host[0])
-                elif len(self._pending) >= PENDING_MAX:
-                    self._close(next(iter(self._pending)))
-            self._pending[address] = connection
+        content = _as_json(_shown(refused.error))
+        await self.begin(refused.status, "application/json", len(content))
+        await self.write(content)
+        dropped = 0
+        while dropped <= DISCARDED_BYTES_MAX:
+            try:
+                message = await asyncio.wait_for(self.receive(), DISCARD_S)
+            except TimeoutError:
+                break
+            if message["type"] == "http.disconnect" or not message["more_body"]:
+                break
+            dropped += len(message["body"])
+        await self.write(b"", more=False)
 
-    def leave(self, address: Address) -> None:
-        """Forget a connection whose request is there, or that is about to be closed."""
-        with self._lock:
-            self._pending.pop(address, None)
+    async def send_error(self, status: HTTPStatus, error: IscpError) -> None:
+        await self.send_json(status, _shown(error))
 
-    def _close(self, address: Address) -> None:
-        log.info("gateway.gave_way", extra={"peer": str(address[0])})
-        with suppress(OSError):  # its peer has gone
-            # Its thread wakes and ends it. Not SSLSocket's own, which would have that thread go on without TLS.
-            socket.socket.shutdown(self._pending.pop(address), socket.SHUT_RDWR)
+    async def send_json(self, status: HTTPStatus, content: object) -> None:
+        await self.send(status, _as_json(content), "application/json")
 
+    async def send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        await self.begin(status, kind, len(content))
+        await self.write(content, more=False)
 
-ACCEPT_LOOK_S = 0.5
-"""How often the thread that accepts checks whether it is to end."""
+    async def begin(self, status: HTTPStatus, kind: str, length: int | None) -> None:
+        headers = {"content-type": kind, "connection": "close", "x-content-type-options": "nosniff"}
+        if length is not None:
+            headers["content-length"] = str(length)
+        if status is HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["allow"] = "GET" if self.path in _DOCUMENTS else "POST"
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status.value, "headers": encoded})
 
-
-class BoundedListener(socketserver.ThreadingTCPServer):
-    """Listens at HOST:PORT, where port 0 takes any free one; `bound_address` says which.
-
-    A connection is closed if it takes longer than `read_s` seconds for the handshake of TLS. The handler calls
-    `pending.leave` once a request has been read.
-    """
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = PENDING_MAX
-
-    def __init__(
-        self, setting: str, address: str, handler: type[BaseHTTPRequestHandler], tls: TlsSource | None, read_s: float
-    ) -> None:
-        """Raises ConfigurationError, which names the setting that the address is of, if the port cannot be had."""
-        host, port = split_address(address)
-        self.address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-        self.pending = PendingConnections()
-        self._setting = setting
-        self._tls = ServerContext(tls) if tls is not None else None
-        self._read_s = read_s
-        try:
-            super().__init__((host.strip("[]"), port), handler)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {address} ({error.strerror or error})",
-                field=setting,
-                remedy="Is the port taken? Choose another",
-            ) from error
-        self.bound_address = f"{host}:{self.server_address[1]}"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.pending.enter(client_address, request)
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # the thread did not start
-            self.pending.leave(client_address)
-            raise
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        try:
-            if self._tls is not None:
-                request.settimeout(self._read_s)
-                request = self._tls.current().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-                self.pending.enter(client_address, request)
-                request.do_handshake()
-            super().finish_request(request, client_address)
-        finally:
-            self.pending.leave(client_address)
-            if self._tls is not None:
-                request.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Called where an exception is being handled."""
-        log.info("listener.failed", extra={"setting": self._setting}, exc_info=True)
+    async def write(self, content: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": content, "more_body": more})
 
 
-class _GatewayListener(BoundedListener):
-    """The port of the gateway, with what its requests need."""
+def _misaddressed(path: str) -> RefusedError:
+    if path in _DOCUMENTS:
+        return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "documents are read by GET", "Send a GET")
+    if path.startswith("/v1/") and path.removeprefix("/v1/") in METHODS:
+        return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "methods are called by POST", "Send a POST")
+    return _refused(HTTPStatus.NOT_FOUND, f"there is no {path[:200]}", "GET /v1 lists what there is")
 
-    def __init__(self, address: str, bounds: GatewayBounds, version: str, tls: TlsSource | None) -> None:
-        self.bounds = bounds
-        self.version = version
-        self.calls: JsonCalls | None = None
-        self.callers = CallerWatch()
-        super().__init__("gateway.listen", address, JsonRequest, tls, bounds.read_timeout_s)
+
+def _listed(method: MethodDescriptor) -> dict[str, object]:
+    return {
+        "method": method.name,
+        "path": path_of(method),
+        "request": method.input_type.name,
+        "answer": method.output_type.name,
+        "stream": method.server_streaming,
+    }
+
+
+def _shown(error: IscpError) -> dict[str, object]:
+    detail = {"code": int(error.code), "name": error.code.name, "field": error.field}
+    return {"error": {**detail, "message": error.message, "remedy": error.remedy}}
+
+
+def _as_json(content: object) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
 
 
 class AdminEndpoint(Protocol):
@@ -151,9 +323,6 @@ class AdminEndpoint(Protocol):
 
     @property
     def address(self) -> str: ...
-
-    @property
-    def watch(self) -> ClientWatch: ...
 
     def start(self) -> None: ...
 
@@ -176,16 +345,15 @@ class GatewayServer:
         version: str,
         *,
         tls: TlsSource | None = None,
-        bounds: GatewayBounds = GatewayBounds(),  # noqa: B008  (frozen)
+        bounds: HttpBounds = GATEWAY_BOUNDS,
     ) -> None:
         self._admin = admin
         self._address = address
-        self._version = version
+        self._app = GatewayApp(version)
         self._tls = tls
         self._bounds = bounds
-        self._listener: _GatewayListener | None = None
+        self._server: HttpServer | None = None
         self._channel: grpc.Channel | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> str:
@@ -195,33 +363,29 @@ class GatewayServer:
         """Take the port; nobody is answered yet. Raises ConfigurationError if it cannot be had."""
         self._admin.start()
         try:
-            self._listener = _GatewayListener(self._address, self._bounds, self._version, self._tls)
+            self._server = HttpServer("gateway.listen", self._address, self._tls, self._bounds)
         except ConfigurationError:
             self._admin.stop(0.0)
             raise
-        self._address = self._listener.bound_address
+        self._address = self._server.address
 
     def ready(self) -> None:
         """Serve users."""
         self._admin.ready()
-        if (listener := self._listener) is None:
+        if self._server is None:
             return
         admin = reachable(self._admin.address)
         self._channel = open_channel(admin, self._tls)
-        listener.calls = JsonCalls(self._channel, admin)
-        self._admin.watch.add(listener.callers.end_gone)
-        self._thread = threading.Thread(
-            target=lambda: listener.serve_forever(ACCEPT_LOOK_S), name="iscp-gateway", daemon=True
-        )
-        self._thread.start()
-        log.info("gateway.serving", extra={"address": self._address})
+        self._app.calls = JsonCalls(self._channel, admin)
+        self._server.start(self._app, "iscp-gateway")
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Accept nothing more; what is being answered may end within the gRPC server's `grace_s`."""
-        if self._listener is not None:
-            if self._thread is not None:
-                self._listener.shutdown()
-            self._listener.server_close()
+        if self._server is not None:
+            self._server.end(grace_s)
         self._admin.stop(grace_s)
+        if self._server is not None:
+            self._server.stop(grace_s)
+        self._app.close()
         if self._channel is not None:
             self._channel.close()

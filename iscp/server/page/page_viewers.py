@@ -51,6 +51,7 @@ from iscp.model.query_plan import QueryExplanation
 from iscp.model.values.errors import IscpError, NotAuthenticated, TemporaryError
 from iscp.ports.system import Clock
 from iscp.server.access.call_audit import TOKEN_KEY, statement
+from iscp.server.http.http_server import NAMES_STATE
 from iscp.server.page.page_security import new_form_key, refuse_foreign_host
 from iscp.system.tls.tls_files import TlsSource, reachable
 from iscp.wire.v1 import admin_pb2_grpc, search_pb2_grpc
@@ -209,9 +210,6 @@ COOKIE_CHARS_MAX = 3_900
 
 LOGIN_S = 12 * 3_600
 """Seconds for which a browser holds a token; then it has to be entered again."""
-
-NAMES_STATE = "names"
-"""The place in a connection's state where the names of its certificate are."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 

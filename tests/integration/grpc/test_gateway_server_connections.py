@@ -15,7 +15,8 @@ from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.settings.config import WaitBounds
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.server.admin.admin_server import AdminServer
-from iscp.server.http.gateway_server import PENDING_MAX, PENDING_PER_HOST_MAX, GatewayServer
+from iscp.server.http.gateway_server import GatewayServer
+from iscp.server.http.http_server import PENDING_MAX, PENDING_PER_HOST_MAX
 from iscp.server.http.json_calls import LONG_CALLS_MAX
 from iscp.system.tls.tls_files import Tls
 from tests.fakes.admin import FakeAdmin
@@ -23,7 +24,7 @@ from tests.fakes.certificates import certified, known
 from tests.fakes.waiting import until
 
 JOB = {"table": "/sales", "name": "copy"}
-HEAD = b"POST /v1/CountJobs HTTP/1.1\r\n"
+HEAD = b"POST /v1/CountJobs HTTP/1.1\r\nhost: x\r\n"
 
 
 @contextmanager
@@ -74,7 +75,9 @@ def is_closed(connection: socket.socket) -> bool:
 
 def request(name: str, content: object) -> bytes:
     body = json.dumps(content)
-    head = f"POST /v1/{name} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v1/{name} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     return (head + body).encode()
 
 

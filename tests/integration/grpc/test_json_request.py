@@ -29,8 +29,9 @@ from iscp.model.values.errors import (
 )
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.admin.forwarding import Forwarding
-from iscp.server.http.gateway_server import GatewayServer
-from iscp.server.http.json_calls import BODY_BYTES_MAX, HEAD_BYTES_MAX, LONG_CALL_MAX_S, GatewayBounds
+from iscp.server.http.gateway_server import BODY_BYTES_MAX, GatewayServer
+from iscp.server.http.http_server import HEAD_BYTES_MAX, HttpBounds
+from iscp.server.http.json_calls import LONG_CALL_MAX_S
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.certificates import certified, known
 
@@ -206,7 +207,7 @@ def test_bodies_without_a_length_too_large_or_cut_short_are_refused(gateway: Gat
     head = b"POST /v1/GetCluster HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     assert raw(gateway, head + b"\r\n").startswith(b"HTTP/1.1 411 ")
     assert raw(gateway, head + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n").startswith(b"HTTP/1.1 411 ")
-    assert raw(gateway, head + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}").startswith(b"HTTP/1.1 411 ")
+    assert raw(gateway, head + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}").startswith(b"HTTP/1.1 400 ")
     assert raw(gateway, head + b"content-length: -1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert raw(gateway, head + f"content-length: {BODY_BYTES_MAX + 1}\r\n\r\n".encode()).startswith(b"HTTP/1.1 413 ")
     padded = b'{"format_version": 1' + b" " * (BODY_BYTES_MAX - 21) + b"}"
@@ -229,7 +230,7 @@ def test_a_head_without_end_is_cut_off(gateway: GatewayServer) -> None:
 
 
 def test_a_request_that_trickles_is_cut_off_and_its_place_is_free_again(service: FakeAdmin) -> None:
-    gateway = serve(service, bounds=GatewayBounds(read_timeout_s=0.3))
+    gateway = serve(service, bounds=HttpBounds(request_s=0.3))
     host, _, port = gateway.address.rpartition(":")
     over = threading.Event()
     with socket.create_connection((host, int(port)), 60) as connection:

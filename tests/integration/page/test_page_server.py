@@ -22,8 +22,9 @@ from iscp.model.api.api_requests import JobName, RegisterRequest
 from iscp.model.query_plan import QueryExplanation
 from iscp.model.values.errors import ConfigurationError, Unavailable
 from iscp.server.access.known_callers import CertificateCaller
+from iscp.server.http.http_server import HEAD_BYTES_MAX, HttpBounds
 from iscp.server.page.page_app import STREAMS_PER_VIEWER_MAX
-from iscp.server.page.page_server import HEAD_BYTES_MAX, UNTAKEN_S, NoServers, PageServer, PageSettings
+from iscp.server.page.page_server import NoServers, PageServer, PageSettings
 from iscp.server.page.page_viewers import THREADS_MAX, THREADS_PER_VIEWER_MAX, Viewer
 from iscp.system.threads import SystemClock
 from iscp.system.tls.development_authority import CertificateKind
@@ -265,7 +266,7 @@ def test_who_takes_no_answers_is_cut_off(page: PageServer) -> None:
     with suppress(BlockingIOError):  # neither takes anything any more
         while lazy.send(request * 1000):
             time.sleep(0.05)
-    lazy.settimeout(UNTAKEN_S + 20.0)
+    lazy.settimeout(HttpBounds().untaken_s + 20.0)
     with pytest.raises(OSError, match=r"reset|[Bb]roken"):
         lazy.sendall(request * 100_000)
     lazy.close()

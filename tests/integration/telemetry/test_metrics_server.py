@@ -17,8 +17,8 @@ from iscp.model.metrics import declared_metrics as metrics
 from iscp.model.metrics.declared_metrics import MetricReading
 from iscp.model.values.errors import ConfigurationError, NotAuthenticated
 from iscp.notices.open_telemetry import OpenTelemetryMeter
-from iscp.server.http.gateway_server import PENDING_PER_HOST_MAX
-from iscp.server.http.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
+from iscp.server.http.http_server import HEAD_BYTES_MAX, PENDING_PER_HOST_MAX
+from iscp.server.http.metrics_server import ANSWERS_MAX, MetricsServer
 from iscp.system.threads import SystemClock
 from tests.fakes.certificates import certified, known
 from tests.fakes.waiting import until
@@ -82,7 +82,7 @@ def test_the_port_is_free_after_the_end(meter: OpenTelemetryMeter) -> None:
 
 
 def test_a_request_that_is_too_long_or_no_http_is_cut_off(served: Served) -> None:
-    for sent in (b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * REQUEST_BYTES_MAX, b"\x16\x03\x01" * 100 + b"\r\n\r\n"):
+    for sent in (b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * HEAD_BYTES_MAX, b"\x16\x03\x01" * 100 + b"\r\n\r\n"):
         with socket.create_connection((HOST, served.port), 10.0) as connection:
             try:
                 connection.sendall(sent)
