@@ -54,7 +54,7 @@ from iscp.schedule.schedule_machine import Schedule
 from iscp.system.inbox import Notifier, Subscriptions
 
 # --- traces that begin at a node --------------------------------------------------------------------------------------
-# A trace begins with a source's commit that was noticed, or with the call of who has made the commit.
+# A trace begins with a source's commit that was noticed, or with the call that has notified the node of the commit.
 
 CALLERS_MAX = 10_000
 """Shards of which a node remembers who has notified it last; beyond them the oldest is forgotten, and a trace begins

@@ -115,9 +115,9 @@ def shape_from_json(content: bytes) -> QueryShape:
     )
 
 
-log = logging.getLogger(__name__)
-
 # --- the other process ------------------------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
 
 ANALYSIS_MAX_S = 20.0
 """How long Spark may take to analyze one query or filter of users; one that takes longer is refused, and its process is
