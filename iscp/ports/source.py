@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # --- rows on their way from a source to a sink ------------------------------------------------------------------------
-# Spark evaluates them, or they are the same in this process where they are few.
+# What Spark evaluates, and the same rows in this process where they are few.
 
 
 class LateFrame:

@@ -253,6 +253,8 @@ def forget_empty(state: ScheduleState, shard: ShardId) -> None:
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
+# Rules of probes, reports and stops:
+#
 # - A source is probed every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
 #   its jobs brings it back. After an iteration it is probed at once.
 # - `pending` and `running` are reported only of iterations that are not over after `announce_s`: most are, and the log

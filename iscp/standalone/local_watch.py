@@ -229,7 +229,7 @@ class WatchedJobs:
 
 
 # --- needs of Spark ---------------------------------------------------------------------------------------------------
-# It is collected why the jobs of a watch needed Spark, until their next result says so.
+# Why the jobs of a watch needed Spark is collected until their next result says so.
 
 
 class SparkNeeds:

@@ -1,4 +1,4 @@
-"""What a caller may do, and what is recorded of it: the decision on a call, the roots of accounts, the entries of the
+"""Access by callers: the decision on a call, the roots below which an account's tables may lie, the entries of the
 audit, and the tokens by which clients are known.
 """
 

@@ -435,7 +435,7 @@ def parse_sources(document: object) -> SourceMarks:
 
 
 # --- checks of the time at which something is to be done again --------------------------------------------------------
-# Somebody else has answered the time.
+# The time is somebody else's answer, and is checked before it is believed.
 
 
 def wait_until_s(next_at_s: object, now_s: float) -> float:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 # --- parts of a refresh -----------------------------------------------------------------------------------------------
-# For the history it is measured how long the parts of a refresh take, and how many rows of its tables it reads.
+# How long the parts of a refresh take, and how many rows of its tables it reads, is measured for the history.
 
 P = ParamSpec("P")
 R = TypeVar("R")
