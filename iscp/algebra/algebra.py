@@ -3,10 +3,6 @@
 One reader makes such a tree from Catalyst's plan, one planner makes from it the plan of a query's changes, and two
 executors carry plans out. Values are immutable. A relation is compared by identity: what stands in a plan twice is one
 object, and is computed once.
-
-Relations with a part of their rows: those that have one of some keys; and the expressions of operators.
-
-All is pure: each function returns another relation, and shares with the given one what stays as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 
 from iscp.model.sql.sql_names import TimeDependence
+
+# --- trees ------------------------------------------------------------------------------------------------------------
 
 UNNUMBERED = -1
 """The number of a relation that stands in no query, but was added by a planner."""
@@ -345,6 +343,10 @@ class Opaque(Rel):
     def columns(self) -> tuple[TypedColumn, ...]:
         return self.fields
 
+
+# --- functions of relations -------------------------------------------------------------------------------------------
+# They give the expressions of operators, and relations with a part of their rows: those that have one of some keys. All
+# is pure: each function returns another relation, and shares with the given one what stays as it is.
 
 LEFT, RIGHT = 0, 1
 _PASSES_LEFT = frozenset(

@@ -1,15 +1,5 @@
-"""The one planner: how the rows of a query change, as pure functions from the algebra to the algebra.
-
-Changes are signed bags: rows with a weight, which is above zero for rows that come. A linear operator makes the changes
-of its rows from those of its input; a join from those of each side and the rows of the other; an operator that works
-key by key is computed for the keys of changed rows, after and before; any other one as a whole, after and before. What
-several of these need is one relation, and is computed once.
-
-Groups whose counts, sums and averages follow from what changed rows add and take away, as pure relations.
-
-A row is stored for each group: its keys as `k0`, …, the number of its rows as `n`, and for each function how many rows
-count as `c0`, …, and what they add up to as `s0`, … Sums are those of exact numbers, so nothing drifts. A group is
-there while it has rows. The functions are in the order in which the group's items have them, as Spark stores them.
+"""The one planner: how the rows of a query change, as pure functions from the algebra to the algebra; and groups that
+are stored as counts and sums, of which changed rows alone say how they change.
 """
 
 from __future__ import annotations
@@ -51,6 +41,13 @@ from iscp.algebra.algebra import (
 )
 from iscp.algebra.result_types import ANSI, DECIMAL_DIGITS_MAX, DIGITS, FLOATS, decimal_of
 from iscp.model.sql.sql_names import WEIGHT
+
+# --- groups that are stored as counts and sums ------------------------------------------------------------------------
+# Counts, sums and averages of these groups follow from what changed rows add and take away, as pure relations.
+#
+# A row is stored for each group: its keys as `k0`, …, the number of its rows as `n`, and for each function how many
+# rows count as `c0`, …, and what they add up to as `s0`, … Sums are those of exact numbers, so nothing drifts. A group
+# is there while it has rows. The functions are in the order in which the group's items have them, as Spark stores them.
 
 FUNCTIONS_MAX = 64
 """Functions of groups that are stored as counts and sums; groups with more are computed of all their rows."""
@@ -229,6 +226,12 @@ def _total(value: Expr, column: TypedColumn) -> Expr:
     function = Expr("Sum", (value,), kind, (ANSI,))
     return named(Expr("AggregateExpression", (function,), kind, (False,)), column)
 
+
+# --- the planner ------------------------------------------------------------------------------------------------------
+# Changes are signed bags: rows with a weight, which is above zero for rows that come. A linear operator makes the
+# changes of its rows from those of its input; a join from those of each side and the rows of the other; an operator
+# that works key by key is computed for the keys of changed rows, after and before; any other one as a whole, after and
+# before. What several of these need is one relation, and is computed once.
 
 _LINEAR = {
     JoinKind.INNER: (LEFT, RIGHT),

@@ -1,11 +1,6 @@
 """Plan how the rows of large tables that a relation needs are looked up by keys, so that no such table is read whole.
 
-A join needs of one side only the rows that may meet a row of the other side. So where one side can be computed, its
-keys are computed first, the rows of the other side's tables that have one of these keys are looked up, and the relation
-is computed over them: the reduction by semi-joins of Bernstein and Chiu. What is looked up may be more rows than the
-relation needs, never fewer; its operators decide as always.
-
-Write down a refresh without Spark, for people to read: its statements, and the lookups between them.
+A refresh without Spark is also written down here, for people to read.
 """
 
 from __future__ import annotations
@@ -37,6 +32,12 @@ from iscp.algebra.algebra import (
 from iscp.algebra.change_plan import ChangePlan
 from iscp.algebra.duck_text import leaf_name, translate
 from iscp.model.sql.sql_names import WEIGHT
+
+# --- lookups ----------------------------------------------------------------------------------------------------------
+# A join needs of one side only the rows that may meet a row of the other side. So where one side can be computed, its
+# keys are computed first, the rows of the other side's tables that have one of these keys are looked up, and the
+# relation is computed over them: the reduction by semi-joins of Bernstein and Chiu. What is looked up may be more rows
+# than the relation needs, never fewer; its operators decide as always.
 
 LOOKED_UP_BY = frozenset(
     {"byte", "short", "integer", "long", "string", "date", "boolean", "timestamp", "timestamp_ntz"}
@@ -243,6 +244,9 @@ class LookupPlan:
 def _is_given(relation: Rel | WholeTableError) -> TypeGuard[Table]:
     return isinstance(relation, Table) and relation.at is TableRows.GIVEN
 
+
+# --- a refresh as people read it --------------------------------------------------------------------------------------
+# The refresh's statements, and the lookups between them.
 
 STATEMENT_CHARS_SHOWN = 20_000
 """Characters of one statement that are shown; a longer one is cut."""

@@ -1,16 +1,5 @@
-"""Write a query's algebra as JSON for the file beside a view's rows, and read it without trusting it.
-
-The file lies in a tenant's directory. Whatever in it is not exactly what is written here counts as no file: another
-format, another query, other tables or schemas, other versions of what has analyzed the query, and an algebra that does
-not fit the tables' columns. It may be another query's: that cannot be seen from it.
-
-A query of which a part is stored beside the target, and what is above it, such as a LIMIT, is computed of that part.
-
-The part is stored as groups' sums (`stored_sums.py`) or as its rows, whose columns are `c0`, `c1`, … there.
-
-Have a query read the fields of structs as columns of their own, so that only plain values are computed with.
-
-A struct that the query reads as a whole anywhere, or passes on, stays; what reads such a one is Spark's.
+"""Queries as they are stored beside a view's rows: the algebra as JSON, the part of a query whose rows are stored
+beside the target, and tables with fields of structs as columns.
 """
 
 from __future__ import annotations
@@ -51,6 +40,10 @@ from iscp.algebra.result_types import OTHER, type_of_delta
 from iscp.model.sql.sql_names import TimeDependence, fields_by_name, finest, path_name
 from iscp.model.values.untrusted_values import exact_int
 from iscp.model.values.watermark import COLLATIONS
+
+# --- queries of which a part is stored --------------------------------------------------------------------------------
+# What is above the part, such as a LIMIT, is computed of it. The part is stored as groups' sums (`change_plan.py`) or
+# as its rows, whose columns are `c0`, `c1`, … there.
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +139,12 @@ def _by_rows(kept: KeptInput, plan: ChangePlan) -> tuple[ChangePlan, KeptRows] |
     names_of_keys = tuple(each.name for each in keys)
     return plan, KeptRows(stored, names_of_keys, (Project((touched.keys,), items), moved), (touched.rows, now), result)
 
+
+# --- the file with a query --------------------------------------------------------------------------------------------
+# A query's algebra is written as JSON for the file beside a view's rows, and read without trusting it. The file lies in
+# a tenant's directory. Whatever in it is not exactly what is written here counts as no file: another format, another
+# query, other tables or schemas, other versions of what has analyzed the query, and an algebra that does not fit the
+# tables' columns. It may be another query's: that cannot be seen from it.
 
 QUERY_BYTES_MAX = 2 * 1024**2
 """Bytes of the file with a view's query; a larger one is neither written nor read, and Spark analyzes the query
@@ -268,6 +267,11 @@ def _is_over(root: Rel, kinds: Mapping[str, Mapping[str, str]]) -> bool:
     return all(
         kinds.get(table.name, {}).get(each.name) == each.type for table in root.tables() for each in table.fields
     )
+
+
+# --- fields of structs as columns -------------------------------------------------------------------------------------
+# A query reads the fields of structs as columns of their own, so that only plain values are computed with. A struct
+# that the query reads as a whole anywhere, or passes on, stays; what reads such a struct is Spark's.
 
 
 def with_fields_as_columns(root: Rel) -> Rel:

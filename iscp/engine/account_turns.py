@@ -1,14 +1,5 @@
-"""Bounds the reads that are carried out at a time for users, of all and of each account, and how long each may take.
-
-Whatever a read hangs in (a pipe in the place of a file, a file system whose server is gone, a store that never
-answers), nobody can end its thread. So a read's turn ends at its deadline, and its thread is left: it goes on counting
-for its account, and for nobody else.
-
-Reads of targets count as work of their jobs: a file there may crash a library, and the node's process with it.
-
-Holds the tables of each account's jobs to its roots: when a job is registered, and again before each iteration.
-
-A catalog that says nothing of what lies elsewhere than an account's tables may.
+"""The bounds of accounts on a node: how many reads are carried out for users at a time and how long each may take,
+whose work a read counts as, and in which places an account's tables may lie.
 """
 
 from __future__ import annotations
@@ -45,6 +36,11 @@ from iscp.model.values.untrusted_values import error_text
 from iscp.ports.engine import JobDeaths
 from iscp.ports.source import Catalog, TableDescription
 from iscp.system.threads import THREADS
+
+# --- turns of reads ---------------------------------------------------------------------------------------------------
+# Reads for users are bounded, of all and of each account. Whatever a read hangs in (a pipe in the place of a file, a
+# file system whose server is gone, a store that never answers), nobody can end its thread. So a read's turn ends at its
+# deadline, and its thread is left: it goes on counting for its account, and for nobody else.
 
 log = logging.getLogger(__name__)
 
@@ -258,6 +254,10 @@ class TargetReads:
             raise PermanentError(error_text(error), remedy="Read it yourself: its consumer cannot") from error
 
 
+# --- reads as work of jobs --------------------------------------------------------------------------------------------
+# Reads of targets count as work of their jobs: a file there may crash a library, and the node's process with it.
+
+
 @contextmanager
 def at_work_for(row: JobRow, deaths: JobDeaths) -> Iterator[None]:
     """Count what is done within as work for the job. Raises NodeKilled if nodes' processes died of it too often."""
@@ -275,6 +275,10 @@ def refuse_deadly(row: JobRow, own: Deaths, deaths: JobDeaths) -> None:
     of_account = deaths.of_account(row.key.account)
     if of_account >= ACCOUNT_DEATHS_MAX:
         raise killed_by_account(row.key.account, of_account)
+
+
+# --- the catalog of an account with roots -----------------------------------------------------------------------------
+# It says nothing of what lies elsewhere than the account's tables may.
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +349,9 @@ class RootedCatalog:
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self.catalog.condition_fault(condition, table)
 
+
+# --- the guard of places ----------------------------------------------------------------------------------------------
+# The tables of each account's jobs are held to its roots: when a job is registered, and again before each iteration.
 
 FollowLinks = Callable[[str], tuple[str, ...]]
 """A table's place to where its files lie, once links are followed. Raises InvalidRequest for what is no place."""

@@ -1,20 +1,5 @@
-"""Runs the first iteration of a job that takes over a table which is there already.
-
-The table's rows are compared with the source's at the version that the job names. If they are equal, one empty commit
-makes the table the job's, and the next iteration takes the changes since then; if not, nothing is written.
-
-Takes over a target that another keeper has kept under the same spec: a cluster one of a run, or a run a cluster's.
-
-The target says by the job_id in its position whose it was, and which table and spec its rows are of. One empty commit
-repeats the position under the id of the new registration, and the job goes on with the changes since. What the former
-keeper has on its way then fails by its seq, and its next attempt finds the later registration.
-
-Runs iterations that compare a job's target with its source (Purpose.VERIFY), and repair what differs (REPAIR).
-
-The source is read as of the job's watermark, the target as of the version up to which its log was checked: both stand
-still, whatever else is written meanwhile. A repair is an ordinary commit at seq + 1 with the same watermark.
-
-Runs the last iteration of a job that ends with its target: the target is deleted, with what is stored beside it.
+"""Iterations of one job and its target by itself: a table that is there already becomes the job's, or another keeper's
+target does; a target is compared with its source, and repaired; or it is deleted with its job.
 """
 
 from __future__ import annotations
@@ -36,6 +21,11 @@ from iscp.ports.consumer import Adopting, Check, ConsumeContext, Consumer
 from iscp.ports.sink import Compared, DeletionOrder
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard, current_trace
+
+# --- adoption of a table ----------------------------------------------------------------------------------------------
+# The first iteration of a job may take over a table which is there already. The table's rows are compared with the
+# source's at the version that the job names. If they are equal, one empty commit makes the table the job's, and the
+# next iteration takes the changes since then; if not, nothing is written.
 
 FIELD = "spec.iteration.adopt_from"
 
@@ -115,6 +105,12 @@ def _unlike(version: int, said: Comparison) -> PermanentError:
     )
 
 
+# --- change of the keeper ---------------------------------------------------------------------------------------------
+# A job takes over a target that another keeper has kept under the same spec: a cluster that of a run, or a run that of
+# a cluster. The target says by the job_id in its position whose it was, and which table and spec its rows are of. One
+# empty commit repeats the position under the id of the new registration, and the job goes on with the changes since.
+# What the former keeper has on its way then fails by its seq, and its next attempt finds the later registration.
+
 log = logging.getLogger(__name__)
 
 
@@ -178,6 +174,11 @@ def _refuse_loss(job_run: JobRun, why: str) -> None:
         code=ErrorCode.TARGET_UNUSABLE,
     )
 
+
+# --- comparison and repair --------------------------------------------------------------------------------------------
+# An iteration compares a job's target with its source (Purpose.VERIFY), and repairs what differs (REPAIR). The source
+# is read as of the job's watermark, the target as of the version up to which its log was checked: both stand still,
+# whatever else is written meanwhile. A repair is an ordinary commit at seq + 1 with the same watermark.
 
 _CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
 
@@ -292,6 +293,9 @@ class Verifier:
             code=ErrorCode.JOB_FAILED,
         )
 
+
+# --- deletion of a target ---------------------------------------------------------------------------------------------
+# The last iteration of a job that ends with its target deletes the target, with what is stored beside it.
 
 STRATEGY = "deletion"
 """The strategy that the history has of it."""

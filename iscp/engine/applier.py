@@ -1,10 +1,8 @@
 """Applies what has changed: reads the positions of the sinks, reads the source once, lets the consumers commit.
 
-What a job is handed follows from what its sink says, never from what the node believes: a new registration claims
-the sink and gets a snapshot, a sink whose rows cannot be trusted gets a difference, any other the changes since
-its watermark. A fault of one job is its own.
-
-Brings jobs on whose consumers read their tables themselves: each by itself, to one version of each table.
+What a job is handed follows from what its sink says, never from what the node believes: a new registration claims the
+sink and gets a snapshot, a sink whose rows cannot be trusted gets a difference, any other the changes since its
+watermark. A fault of one job is its own.
 """
 
 from __future__ import annotations
@@ -60,6 +58,9 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 
 log = logging.getLogger(__name__)
+
+# --- jobs whose consumers read their tables themselves ----------------------------------------------------------------
+# Each of these jobs is brought on by itself, to one version of each table.
 
 FIRST_BUILD = "the first build"
 
@@ -215,6 +216,9 @@ def _commit_time(run: ApplyRun, uri: str, mark: Watermark) -> float:
         return run.ports.source.at(uri, mark.version).to.at_s
     except ChangesUnavailableError:
         return 0.0
+
+
+# --- iterations -------------------------------------------------------------------------------------------------------
 
 
 class Applier:

@@ -1,17 +1,5 @@
-"""Runs one iteration that applies changes: it hands data to consumers, and takes their answers.
-
-Lets the consumers of one iteration work at the same time, each for itself.
-
-Renews a sink's position while its source does not change, before the sink's log forgets it.
-
-Hands a consumer the data of one iteration (port Retriever).
-
-Nothing is cached here: frames are made on demand, from what the runner has read once for all.
-
-Decides whether a job's columns are those that its sink has.
-
-If one is another column of that name, no change of a row says what it has now (it was dropped and added again, or names
-were exchanged).
+"""One iteration that applies changes, while it runs: it hands data to the consumers of its jobs, lets them work at the
+same time, and takes their answers.
 """
 
 from __future__ import annotations
@@ -62,6 +50,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+
+# --- the data of a consumer (port Retriever) --------------------------------------------------------------------------
+# Nothing is cached here: frames are made on demand, from what the runner has read once for all.
 
 BATCH_ROWS_MAX = 10_000
 """Rows in one batch for a custom consumer; more come in further batches."""
@@ -300,6 +291,11 @@ def _cut(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(start, BATCH_ROWS_MAX)
 
 
+# --- checks of columns ------------------------------------------------------------------------------------------------
+# A job's columns have to be those that its sink has. If one is another column of that name, no change of a row says
+# what it has now (it was dropped and added again, or names were exchanged).
+
+
 def split_by_columns(
     source: ChangeSource,
     uri: str,
@@ -363,6 +359,9 @@ def _lost(job_run: JobRun, span: SourceRange) -> list[str]:
     return [path for path in span.lost if not chosen or path.partition(".")[0].lower() in chosen]
 
 
+# --- consumers side by side -------------------------------------------------------------------------------------------
+# The consumers of one iteration work at the same time, each for itself.
+
 CONSUMERS_AT_ONCE_MAX = 4
 """Consumers of one iteration that work at a time; the others queue."""
 
@@ -395,6 +394,8 @@ def run_side_by_side(
     with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
         return list(pool.map(run_labelled, works))
 
+
+# --- the iteration ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -527,6 +528,10 @@ class ApplyRun:
             self.on_committed(outcome)
         job_run.consumer.tidy()
         return outcome
+
+
+# --- renewal of a position --------------------------------------------------------------------------------------------
+# A sink's position is renewed while its source does not change, before the sink's log forgets it.
 
 
 def renew_position(ports: IterationPorts, guard: Guard, job_run: JobRun, span: SourceRange) -> JobOutcome:

@@ -1,21 +1,6 @@
-"""The ports by which iterations are carried out, and the positions of their jobs' sinks.
-
-Measures iterations while they run, only on request, and at most so often.
-
-An iteration notes what is known of its size, which costs it nothing; counting what is not known, and reading the
-engine's counters, is left to the thread of the request.
-
-Caches the sinks that are in use, so that what they know of their logs is not read again each time.
-
-Places the holds of jobs on the tables that they read, before they read them.
-
-Applies the policies of a job's spec to its iterations: how its changes are read, and which source it follows.
-
-One job's part in an iteration, before it is carried out.
-
-Makes the reports of a job's part in an iteration.
-
-Names what is recorded of a job's part in an iteration.
+"""The ports by which iterations are carried out, and what every iteration does by them: its jobs' parts with the
+positions of their sinks, reports and traces of these parts, holds on sources, measures, open sinks, and the policies of
+specs.
 """
 
 from __future__ import annotations
@@ -91,6 +76,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# --- one job's part, before it is carried out -------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 Netted = tuple[tuple[str, ...], tuple[str, ...], bool, tuple[str, ...]]
 
@@ -151,6 +138,9 @@ def netted(job_run: JobRun) -> Netted | None:
     if needs.changes is not ChangeDetail.NET:
         return None
     return spec.key, job_run.row.conditions, needs.stamped, () if spec.key else spec.columns
+
+
+# --- reports of a part ------------------------------------------------------------------------------------------------
 
 
 def applied(
@@ -274,6 +264,9 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
     )
 
 
+# --- what traces record of a part -------------------------------------------------------------------------------------
+
+
 def job_attributes(job_run: JobRun) -> Mapping[str, Attribute]:
     """Return what is known of a job before it is handed anything."""
     row = job_run.row
@@ -346,6 +339,9 @@ def _name_of(code: int) -> str:
         return str(code)
 
 
+# --- holds ------------------------------------------------------------------------------------------------------------
+# The holds of jobs are placed on the tables that they read, before they read them.
+
 HOLD_CHECK_S = 3_600.0
 """Seconds for which a hold that was found in place is taken to be there. Then the table's properties are read again, as
 anybody who may alter the table may have changed them.
@@ -405,6 +401,8 @@ def _table_id(row: JobRow, position: Position, uri: str) -> str:
         return mark.table_id
     return (position.source_id or row.key.table_id) if uri == row.table_uri else ""
 
+
+# --- the ports --------------------------------------------------------------------------------------------------------
 
 NO_BUILDS = BuildConfig(table_bytes_min=0)
 CONFLICT_TRIES_MAX = 3
@@ -473,6 +471,11 @@ class IterationPorts:
         if wanted := job_run.kind.held(row.spec.consumer):
             self.holds.place(row, wanted, job_run.position, guard, self.clock.monotonic_s())
 
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+# Iterations are measured while they run, only on request, and at most so often. An iteration notes what is known of its
+# size, which costs it nothing; counting what is not known, and reading the engine's counters, is left to the thread of
+# the request.
 
 MEASURED_EVERY_S = 1.0
 """A running iteration is measured at most so often, however many request its progress; they get the last measure."""
@@ -577,6 +580,9 @@ class IterationMeters:
             self._measuring.release()
 
 
+# --- sinks in use -----------------------------------------------------------------------------------------------------
+# Sinks are cached so that what they know of their logs is not read again each time.
+
 SINKS_CACHED_MAX = 10_000
 """Sinks that stay open with the position that they had; the oldest are dropped, and read again when needed."""
 
@@ -622,6 +628,9 @@ class SinkPool:
                 self._sinks.popitem(last=False)
             return cast(S, sink)
 
+
+# --- policies of a job's spec -----------------------------------------------------------------------------------------
+# How the changes of a job are read, and which source it follows.
 
 _CDF = "delta.enableChangeDataFeed"
 _TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_CDF} = true)"

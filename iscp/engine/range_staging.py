@@ -1,10 +1,5 @@
-"""Stages ranges of a build at a node (port RangeBuilder): one read of the source for all jobs of a batch.
-
-Finds the position of a range in a sink that has a watermark for each range.
-
-The range has a record of its own, or goes on from those of other ranges.
-
-Retains the commits that a staging task names (docs/adr/0031-builds-by-ranges.md), while they can be read.
+"""Ranges of a build at a node: they are staged by one read of the source for all jobs of a batch (port RangeBuilder),
+commits are retained meanwhile, and the position of a range is found in a sink that has a watermark for each.
 """
 
 from __future__ import annotations
@@ -37,6 +32,9 @@ from iscp.ports.consumer import Consumer, RangedConsumer, RangeReader, TablePlac
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, Rows, SourceRange
 from iscp.ports.system import Guard
+
+# --- retained commits -------------------------------------------------------------------------------------------------
+# The commits that a staging task names are retained (docs/adr/0031-builds-by-ranges.md), while they can be read.
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +82,9 @@ def _retain(
                 end_build(plan)
             raise PlanOutdated(f"version {version} of {table.uri} cannot be read: {gone}") from gone
         return NOTHING
+
+
+# --- ranges of a batch ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,10 @@ def row_of(plan: BuildPlan) -> JobRow:
     """Return the job's row, as far as it says what is to be built."""
     key = JobKey(plan.account, plan.table_id, plan.job_name)
     return JobRow(key, plan.job_id, plan.spec_json, plan.table_uri, plan.table_uri)
+
+
+# --- the position of a range ------------------------------------------------------------------------------------------
+# A sink may have a watermark for each range. The range has a record of its own, or goes on from those of other ranges.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,5 @@
-"""Brings jobs of one watermark on by the changes since, read once for all of them.
-
-Brings jobs to a version of the source by all of its rows: as a snapshot, or by what differs.
-
-Runs the iterations of a job whose first snapshot is built by ranges: one requests the build, one publishes it.
-
-What is staged under the target decides, not what the job's row says: so a build goes on at another node, and under
-another owner, and one that was removed, or can never be whole, is replaced by one snapshot of all rows.
+"""The ways to bring jobs on: by the changes since one watermark, by all rows of a version, or, for the first rows of a
+large table, by a build in ranges.
 """
 
 from __future__ import annotations
@@ -43,6 +37,11 @@ from iscp.ports.source import ChangeSet, ChangesUnavailableError, LateFrame, Sou
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+# --- first snapshots that are built by ranges -------------------------------------------------------------------------
+# One iteration requests the build, one publishes it. What is staged under the target decides, not what the job's row
+# says: so a build goes on at another node, and under another owner, and one that was removed, or can never be whole, is
+# replaced by one snapshot of all rows.
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +167,10 @@ def _open(job_run: JobRun, by_ranges: ByRanges, request: BuildRequest, span: Sou
     found = build_id(job_run.row.job_id, job_run.row.spec_json, request, span.table_id, span.to.at_s)
     ranges = by_ranges.ranges(found)
     return RunningBuild(request, span, ranges, ranges.state())
+
+
+# --- all rows of a version --------------------------------------------------------------------------------------------
+# Jobs are brought to a version of the source by all of its rows: as a snapshot, or by what differs.
 
 
 def apply_full_to_all(run: ApplyRun, works: list[JobRun], reason: str = "") -> list[JobOutcome]:
@@ -312,6 +315,10 @@ def _applied_at_s(run: ApplyRun, job_run: JobRun) -> float:
         return run.ports.source.at(run.uri, job_run.position.watermark.version).to.at_s
     except ChangesUnavailableError:
         return 0.0
+
+
+# --- changes since a watermark ----------------------------------------------------------------------------------------
+# Jobs of one watermark are brought on by the changes since, read once for all of them.
 
 
 @dataclass(frozen=True, slots=True)

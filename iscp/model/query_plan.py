@@ -1,18 +1,8 @@
-"""A query as a tree of relational operators, and how each of them follows a change of its input.
+"""A query as a tree of relational operators: how each of them follows a change of its input, how that is explained to
+users, and whether the query's first rows can be computed of ranges of one of its tables.
 
 Everything is decided from the shape of the tree alone. Expressions stay with the engine, which evaluates them: what is
-equal, null or out of range is its business. The rules are those of signed bags: with `old` and `new` an operator's
-input before and after, and `delta` their difference as rows with a weight, a linear operator gives the delta of its
-output from `delta` alone; a join is linear in each side; and an operator that works key by key is the same for all keys
-that `delta` lacks.
-
-Decide whether a query's first rows can be computed of ranges of one of its tables, each by itself.
-
-The shape of the tree alone decides, by the same rules as in `query_plan`: an operator is linear in a table if what it
-gives of all of the table's rows is what it gives of each part of them, put together. Above groups of what is linear
-anything may be: the groups of the parts are put together first, and are few.
-
-The explanation, as it is shown to users, of how a query's result follows changes, operator by operator.
+equal, null or out of range is its business.
 """
 
 from __future__ import annotations
@@ -32,6 +22,9 @@ from typing import assert_never
 
 from iscp.model.sql.sql_names import TIME_REFRESH_S, finest
 from iscp.model.values.progress import TableSize
+
+# --- the explanation --------------------------------------------------------------------------------------------------
+# The explanation shows users how a query's result follows changes, operator by operator.
 
 CHANGED_ROWS = 1_000
 """Changed rows of a table for which costs are estimated."""
@@ -112,6 +105,12 @@ class QueryExplanation:
     sizes: Mapping[str, TableSize] = field(default_factory=dict)
     kept: tuple[KeptTable, ...] = ()
     statements: tuple[str, ...] = ()
+
+
+# --- operators, and how they follow changes ---------------------------------------------------------------------------
+# The rules are those of signed bags: with `old` and `new` an operator's input before and after, and `delta` their
+# difference as rows with a weight, a linear operator gives the delta of its output from `delta` alone; a join is linear
+# in each side; and an operator that works key by key is the same for all keys that `delta` lacks.
 
 
 class OperatorKind(StrEnum):
@@ -324,6 +323,11 @@ class QueryShape:
     statements: tuple[str, ...] = ()
 
 
+# --- queries whose first rows are computed of ranges ------------------------------------------------------------------
+# Each range of one table is computed by itself. The rules are those above: an operator is linear in a table if what it
+# gives of all of the table's rows is what it gives of each part of them, put together. Above groups of what is linear
+# anything may be: the groups of the parts are put together first, and are few.
+
 _PASSING = (
     OperatorKind.PROJECT,
     OperatorKind.FILTER,
@@ -391,6 +395,9 @@ def _reads(node: Operator, own: Collection[str]) -> bool:
 def _reads_in_values(node: Operator, own: Collection[str]) -> bool:
     """Return whether a value in its expressions is one of all rows."""
     return any(_reads(each, own) for each in node.subqueries)
+
+
+# --- a query with its tables ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,4 @@
-"""Events of OpenLineage: what a job's part in an iteration read and wrote, as one JSON object each.
-
-The versions in the URLs of schemas are those of the specification 2-0-2 and its facets at that time. The project writes
-the objects itself: the official client brings more libraries than a node has use for.
-
-Names of tables as the naming specification of OpenLineage has them: a namespace, and a name within it.
-"""
+"""Events of OpenLineage: what a job's part in an iteration read and wrote, as one JSON object each."""
 
 from __future__ import annotations
 
@@ -20,6 +14,9 @@ from iscp.model.job.job_row import JobRow, tables_of
 from iscp.model.spec.spec_parsing import view_of
 from iscp.model.values.errors import ErrorCode
 from iscp.model.values.untrusted_values import NAME_CHARS_MAX, escaped, printable
+
+# --- names of tables --------------------------------------------------------------------------------------------------
+# A table's name is that of OpenLineage's naming specification: a namespace, and a name within it.
 
 _S3 = ("s3://", "s3a://")
 
@@ -51,6 +48,10 @@ def dataset_name(uri: str) -> DatasetName | None:
     path = path.rstrip("/") if path.startswith("/") else ""
     return DatasetName("file", escaped(path)) if path else None
 
+
+# --- events -----------------------------------------------------------------------------------------------------------
+# The versions in the URLs of schemas are those of the specification 2-0-2 and its facets at that time. The project
+# writes the objects itself: the official client brings more libraries than a node has use for.
 
 COLUMNS_MAX = 2_000
 """Columns of a table that an event describes; of one that has more, the first are described."""

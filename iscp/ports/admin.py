@@ -1,16 +1,5 @@
-"""The port behind the gRPC service `Admin` (reference 1's API, with an account everywhere).
-
-The ports behind the gRPC services `Operator` and `Builds`: what operators want of nodes, shards and builds.
-
-The ports behind the gRPC services `Search` and `Feeds`: who answers for what targets hold, and what reads it.
-
-The ports to what access control stores outside the nodes: tokens, and who changed what.
-
-The ports behind the one place where calls are authorized: who calls, and whether they may.
-
-Note whether somebody still waits for what a thread does: it is canceled with the call that it is done for.
-
-The public keys by which a provider of OpenID Connect is known.
+"""The ports behind the gRPC services that users and operators call, and those by which calls are authorized and
+recorded: authenticators, tokens, the keys of a provider of OpenID Connect, and the audit.
 """
 
 from __future__ import annotations
@@ -55,6 +44,9 @@ from iscp.model.job.job_row import JobRow
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.query_plan import QueryExplanation
 from iscp.model.values.errors import NotAuthenticated
+
+# --- the service `Admin` ----------------------------------------------------------------------------------------------
+# The API is reference 1's, with an account everywhere.
 
 
 class AdminService(Protocol):
@@ -136,6 +128,10 @@ class AdminService(Protocol):
         """
 
     def cluster(self) -> ClusterView: ...
+
+
+# --- the services `Operator` and `Builds` -----------------------------------------------------------------------------
+# What operators want of nodes, shards and builds.
 
 
 class OperatorService(Protocol):
@@ -233,6 +229,9 @@ class BuildAdmin(Protocol):
         """
 
 
+# --- the services `Search` and `Feeds` --------------------------------------------------------------------------------
+# Who answers for what targets hold, and what reads it.
+
 IndexSearch = Callable[[SearchRequest, str], SearchAnswer]
 """Search the index at the request's place, on behalf of the account whose it is. Raises IscpError."""
 
@@ -270,6 +269,10 @@ class FeedReading(Protocol):
         """Begin no further read, and end the waits."""
 
 
+# --- the one place where calls are authorized -------------------------------------------------------------------------
+# Who calls, and whether they may.
+
+
 class Authenticator(Protocol):
     def identify(self, credentials: Credentials) -> Principal | None:
         """Return who shows these credentials; None if none are shown.
@@ -289,6 +292,9 @@ class Authorizer(Protocol):
         """
 
 
+# --- callers who still wait -------------------------------------------------------------------------------------------
+# What a thread does is canceled with the call that it is done for.
+
 _WANTED: ContextVar[Callable[[], bool]] = ContextVar("wanted", default=lambda: True)
 
 
@@ -304,6 +310,9 @@ def want_while(wanted: Callable[[], bool]) -> Iterator[None]:
 
 def still_wanted() -> bool:
     return _WANTED.get()()
+
+
+# --- public keys of a provider of OpenID Connect ----------------------------------------------------------------------
 
 
 class UnknownKey(NotAuthenticated):
@@ -334,6 +343,10 @@ class TokenProvider(Protocol):
 
     def identify(self, token: str) -> Principal:
         """Raises NotAuthenticated; Unavailable where it cannot be said, as the keys are not known."""
+
+
+# --- what access control stores outside the nodes ---------------------------------------------------------------------
+# Tokens, and who changed what.
 
 
 class TokenStore(Protocol):

@@ -1,8 +1,5 @@
-"""The ports of consumers: their kinds, and what each is handed of an iteration.
-
-Orders and results of consumers that read their tables themselves: each maintains a query over several tables.
-
-The ports of builds by ranges at a node: the builder, its readers, what builds for consumers, retained commits.
+"""The ports of consumers: their kinds, what each is handed of an iteration, consumers that read their tables
+themselves, and builds of first rows by ranges.
 """
 
 from __future__ import annotations
@@ -42,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+
+# --- consumers and their kinds ----------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -423,6 +422,10 @@ class ConsumerKind(ABC):
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> Consumer: ...
 
 
+# --- consumers that read their tables themselves ----------------------------------------------------------------------
+# Each maintains a query over several tables; here are its orders and results.
+
+
 @dataclass(frozen=True, slots=True)
 class RefreshOrder:
     """Orders a consumer that reads its tables itself to bring its sink to their versions.
@@ -461,6 +464,10 @@ class Refreshed:
     due_at_s: float = 0.0
     waits_for: str = ""
     wait_s: float = 0.0
+
+
+# --- builds by ranges at a node ---------------------------------------------------------------------------------------
+# The builder, its readers, what builds for consumers, and retained commits.
 
 
 class RangeBuilt(Protocol):

@@ -1,13 +1,5 @@
-"""The ports to what carries iterations out.
-
-The port to where jobs are written down, and who is given reports of them.
-
-The port to what a node stores of its own log.
-
-Charges a thread's time, what it reads and writes, and its need of Spark, to the jobs that it works for.
-
-The runner says for whom a thread works; what reads for jobs, or commits for them, says so where it does. Nobody passes
-anything on for that, and where a thread works for nobody, nothing is measured. The part that is innermost counts.
+"""The ports to what carries iterations out, to the log of jobs and to a node's own log; and the charging of a thread's
+work to the jobs that it works for.
 """
 
 from __future__ import annotations
@@ -32,6 +24,9 @@ from iscp.ports.system import Clock, Guard
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+
+# --- engines, deaths and runners --------------------------------------------------------------------------------------
 
 
 class HeapSize(NamedTuple):
@@ -156,6 +151,10 @@ class IterationRunner(Protocol):
         """Make the Spark work of `iteration` stop; returns at once, `run` ends by itself soon."""
 
 
+# --- the job log ------------------------------------------------------------------------------------------------------
+# The port to where jobs are written down, and who is given reports of them.
+
+
 class JobLog(Protocol):
     """The Delta table that holds every job. One writer at a time, by the fence of its term.
 
@@ -206,11 +205,20 @@ class JobLog(Protocol):
         """Return the history, newest first."""
 
 
+# --- the log of a node ------------------------------------------------------------------------------------------------
+# The port to what a node stores of its own log.
+
+
 class NodeLog(Protocol):
     """Safe to use from several threads; never waits."""
 
     def read(self, query: LogQuery) -> LogPage: ...
 
+
+# --- the work of threads ----------------------------------------------------------------------------------------------
+# A thread's time, what it reads and writes, and its need of Spark, are charged to the jobs that it works for. The
+# runner says for whom a thread works; what reads for jobs, or commits for them, says so where it does. Nobody passes
+# anything on for that, and where a thread works for nobody, nothing is measured. The part that is innermost counts.
 
 P = ParamSpec("P")
 R = TypeVar("R")

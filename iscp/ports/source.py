@@ -1,10 +1,5 @@
-"""The port to a source table: its changes and its snapshots.
-
-The port by which jobs have tables retain what they have yet to read, and release it.
-
-Rows on their way from a source to a sink: what Spark evaluates, and the same in this process where they are few.
-
-The port to tables: which there are, and what they are.
+"""The ports to tables: what their changes and snapshots are, what they retain for jobs, which tables there are and what
+they are; and the rows that are on their way from a source to a sink.
 """
 
 from __future__ import annotations
@@ -25,6 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+# --- rows on their way from a source to a sink ------------------------------------------------------------------------
+# What Spark evaluates, and the same rows in this process where they are few.
 
 
 class LateFrame:
@@ -94,6 +93,9 @@ class Rows:
     def for_spark(self) -> Rows:
         """Return the same rows without a table, so that Spark writes them."""
         return Rows(lambda: self.frame, reread=self.reread)
+
+
+# --- a source table ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +377,10 @@ class ChangeSource(Protocol):
         """Return the schema as of `version`, as the table's log has it; no session is needed for that."""
 
 
+# --- retention --------------------------------------------------------------------------------------------------------
+# Jobs have tables retain what they have yet to read, and release it.
+
+
 class RetentionHold(Protocol):
     """Has a table retain removed files and old commits for a job, for so many seconds after they have gone.
 
@@ -398,6 +404,9 @@ class NothingHeld:
 
     def release(self, uri: str, holder: str) -> None:
         pass
+
+
+# --- the catalog, and probes of tables --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

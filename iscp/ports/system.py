@@ -1,12 +1,5 @@
-"""Time, metrics, threads, and the places where tests make a process die.
-
-The port of traces: which work led to which, in this process and in others, and how long each took.
-
-A context is the text of `iscp.model.values.ids`; an empty one is that of work that nobody traces.
-
-The port to where notifications go.
-
-Triggers of the user's own: classes named by entry points of the group `iscp.triggers`.
+"""The ports to what surrounds a node's work: time, metrics and threads, the places where tests make a process die,
+traces, notifications, and triggers of the user's own.
 """
 
 from __future__ import annotations
@@ -22,6 +15,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from iscp.model.job.job_row import Notification
 from iscp.model.job.start_rule import NotBefore, StartNow, TriggerFacts
 from iscp.model.metrics.declared_metrics import DeclaredMetric, MetricReading
+
+# --- time, metrics, threads and failpoints ----------------------------------------------------------------------------
 
 
 class Clock(Protocol):
@@ -114,6 +109,10 @@ class Guard(Protocol):
 
     def check(self) -> None: ...
 
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+# A trace says which work led to which, in this process and in others, and how long each took. A context is the text of
+# `iscp.model.values.ids`; an empty one is that of work that nobody traces.
 
 Attribute = str | int | float | bool
 
@@ -214,6 +213,9 @@ def carried(work: Callable[P, T]) -> Callable[P, T]:
     return partial(copy_context().run, work) if _CURRENT.get() else work
 
 
+# --- notifications ----------------------------------------------------------------------------------------------------
+
+
 class Webhook(Protocol):
     """One receiver. `name` is what logs may say of it, which its URL is not: that may hold a secret."""
 
@@ -225,6 +227,10 @@ class Webhook(Protocol):
 
         Raises Unavailable where the receiver does not accept anything now, PermanentError where it refuses this.
         """
+
+
+# --- triggers of the user's own ---------------------------------------------------------------------------------------
+# They are classes named by entry points of the group `iscp.triggers`.
 
 
 class Trigger(Protocol):

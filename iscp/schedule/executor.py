@@ -4,8 +4,6 @@ A slot is free when its run has ended: a timeout or a cancel shuts the run's gua
 has the runner stop the Spark work, and if the run still has not ended after `cancel_wait_s`, requests the JVM's end
 (`on_stuck`). A run that even then does not end hangs in storage that does not answer. Its thread is left, its slot is
 another's, and its shard stays taken until it ends.
-
-Iterations that wait, fair between accounts. Not safe for threads: the executor's lock is around it.
 """
 
 from __future__ import annotations
@@ -26,6 +24,9 @@ from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Clock
 from iscp.schedule.runner import CANCELED, TIMED_OUT, RunGuard
 from iscp.schedule.schedule_events import IterationEnded, IterationStarted
+
+# --- iterations that wait ---------------------------------------------------------------------------------------------
+# The queue is fair between accounts. It is not safe for threads: the executor's lock is around it.
 
 _Key = tuple[int, float, int]
 
@@ -147,6 +148,8 @@ class IterationQueue:
         if not account.running and not account.waiting:
             del self._accounts[name]
 
+
+# --- iterations that run ----------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 

@@ -1,15 +1,5 @@
-"""Derive from an iteration's outcomes what they mean for its jobs: their next attempt, and what is reported of them.
-
-Iterations between their submission and their end, and when it is reported that they wait or run.
-
-Tables by the time at which they have to be visited, so that a pass costs only what is due.
-
-Due times of idle tables lie on a grid, so that many share one: the heap holds times, each with the tables that are due
-then, in the order in which they came. A hundred thousand idle tables have some hundreds of times.
-
-The state of a node's schedule, which its modules share.
-
-Report a table's source: up to when it is known, and how far its jobs lie behind.
+"""The state of a node's schedule, which its modules share, and what follows from the outcomes of iterations for their
+jobs: the next attempt, and what is reported of jobs and of their tables' sources.
 """
 
 from __future__ import annotations
@@ -34,6 +24,9 @@ from iscp.schedule.reports import JobEvent
 from iscp.schedule.schedule_events import CancelIteration, ScheduleEffect
 from iscp.schedule.table_state import TrackedTable
 from iscp.schedule.tracked_job import EvaluateTrigger, Pace, TrackedJob
+
+# --- iterations in flight ---------------------------------------------------------------------------------------------
+# Iterations between their submission and their end, and when it is reported that they wait or run.
 
 
 @dataclass(slots=True)
@@ -188,6 +181,11 @@ def announcement(run: InFlightIteration) -> list[JobReport]:
     return reports
 
 
+# --- tables by the time of their next visit ---------------------------------------------------------------------------
+# A pass over the tables costs only what is due. Due times of idle tables lie on a grid, so that many share one: the
+# heap holds times, each with the tables that are due then, in the order in which they came. A hundred thousand idle
+# tables have some hundreds of times.
+
 STALE_MAX = 1_000
 """Outdated entries, in addition to one for each live table; beyond them they are removed."""
 
@@ -270,6 +268,9 @@ class DueTables:
         self._entries = sum(map(len, self._tables.values()))
         self._passed_of_s = inf
 
+
+# --- outcomes of an iteration -----------------------------------------------------------------------------------------
+# What outcomes mean for the iteration's jobs: their next attempt, and what is reported of them.
 
 BUILD_LOOK_S = 5.0
 """Seconds that a job built by ranges waits before it checks that all are there; sooner if it is notified."""
@@ -559,6 +560,10 @@ class Settlement:
         return replace(measured, wait_s=wait_s, retries=self._retries)
 
 
+# --- reports on a table's source --------------------------------------------------------------------------------------
+# Up to when the source is known, and how far its jobs lie behind.
+
+
 def report_seen(table: TrackedTable, now_s: float, at_s: float, every_s: float) -> SourceSeen | None:
     """Return what is known of the source: when it moved, when a lag begins or ends, and if the last probe that was
     reported was `every_s` ago.
@@ -614,6 +619,9 @@ def _see_versions(table: TrackedTable, seen: ProbeState, probed_at_s: float) -> 
 def _see_further(table: TrackedTable) -> tuple[FurtherSeen, ...]:
     built = [job.several for job in table.jobs if job.several and job.row.watermark.version >= 0 and job.runnable]
     return table.further.see(built, table.probed_s) if table.further else ()
+
+
+# --- the state of the schedule ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,37 +1,5 @@
-"""The lag of a job: what is known of it, and how much it can be at most.
-
-A node knows of a source only what its probes have found. Between two of them anybody may commit, so that a job with
-everything applied lags by anything up to the time since the last probe. A lag therefore has two bounds, and what is
-shown as one figure is the greater: nothing is shown as fresher than it is known to be.
-
-When a commit was made is known by two probes, one that did not find it yet and one that did. The time of its file is
-more exact, and counts if it lies between them. Otherwise a clock was wrong, or somebody has set that time, and the
-commit counts as made right after the first of them. What commits say of themselves counts only where no probe of this
-node was before them.
-
-Times of probes are of the node's monotonic clock and are reported as ages, so that a clock that is set changes nothing.
-
-Find the commit time up to which everything is applied, for each table and for all (after TiCDC's global checkpoint).
-
-Invariant: what was committed to its source up to the checkpoint is applied by every wanted job but those left out,
-which are listed. Left out are jobs that are not built, paused or failed for good, and jobs that are catching up: those
-that came to count (built, resumed, rebuilt by a resync, a split or a merge) when they had applied less than the
-checkpoint says. The checkpoint never goes back, so it cannot take them in before they have reached it.
-
-A job that has applied all that was there when its source was probed is resolved up to that probe, else up to the last
-commit that it has applied. One that counted once and only has much to do is still applied up to the checkpoint, though
-that cannot be seen of it now: the checkpoint waits for it.
-
-Times come from the clocks of nodes and of those who commit: one that is ahead of the owner's says nothing. The owner's
-own counts as SteadyTime has it, so that one probe by an owner whose clock jumps ahead moves nothing. If the checkpoint
-itself was taken ahead, by an owner whose clock was wrong, it is taken back once the nodes that probed most
-of the sources agree with the owner's clock: else that clock may be the one that is behind.
-
-Find clocks that are ahead of the owner's: times from nodes and commits count only as far as clocks may differ.
-
-Tables that jobs read besides the one that they are on: how far these are known to be ahead of what was applied.
-
-They are probed along with a job's own table, at its pace, each once for all jobs that read it.
+"""The lag of jobs: what is known of each, and how much it can be at most; the global checkpoint, up to which everything
+is applied; the clocks that both go by; and the tables that jobs read besides their own.
 """
 
 from __future__ import annotations
@@ -49,6 +17,9 @@ from iscp.model.job.start_rule import ProbeState
 from iscp.model.protocol.messages import VERSIONS_MAX, FurtherSeen, SourceSeen, VersionAge
 from iscp.model.values.ids import ShardId
 from iscp.model.values.watermark import NOTHING_APPLIED, SourceMark, SourceMarks, Watermark
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+# Times from nodes and commits count only as far as clocks may differ: clocks that are ahead of the owner's are found.
 
 CLOCKS_APART_S = 60.0
 """Seconds by which clocks of nodes, and of those who commit, may differ; a clock that is further ahead is wrong."""
@@ -107,6 +78,19 @@ class NodeClocks:
         self._ahead.add(node_id)
         return f"its clock is {at_s - now_s:.0f} s ahead of the owner's: its times count for nothing"
 
+
+# --- the lag of a job -------------------------------------------------------------------------------------------------
+# A node knows of a source only what its probes have found. Between two of them anybody may commit, so that a job with
+# everything applied lags by anything up to the time since the last probe. A lag therefore has two bounds, and what is
+# shown as one figure is the greater: nothing is shown as fresher than it is known to be.
+#
+# When a commit was made is known by two probes, one that did not find it yet and one that did. The time of its file is
+# more exact, and counts if it lies between them. Otherwise a clock was wrong, or somebody has set that time, and the
+# commit counts as made right after the first of them. What commits say of themselves counts only where no probe of this
+# node was before them.
+#
+# Times of probes are of the node's monotonic clock and are reported as ages, so that a clock that is set changes
+# nothing.
 
 LEAST_S = 0.001
 """Least lag, in seconds, of a job that is known to have something to apply."""
@@ -269,6 +253,25 @@ def probe_age_s(seen: SourceSeen, now_s: float) -> float:
     return max(0.0, own_s, now_s - seen.checked_at_s)
 
 
+# --- the global checkpoint --------------------------------------------------------------------------------------------
+# The checkpoint is the commit time up to which everything is applied, for each table and for all (after TiCDC's global
+# checkpoint).
+#
+# Invariant: what was committed to its source up to the checkpoint is applied by every wanted job but those left out,
+# which are listed. Left out are jobs that are not built, paused or failed for good, and jobs that are catching up:
+# those that came to count (built, resumed, rebuilt by a resync, a split or a merge) when they had applied less than the
+# checkpoint says. The checkpoint never goes back, so it cannot take them in before they have reached it.
+#
+# A job that has applied all that was there when its source was probed is resolved up to that probe, else up to the last
+# commit that it has applied. A job that counted once and only has much to do is still applied up to the checkpoint,
+# though that cannot be seen of it now: the checkpoint waits for it.
+#
+# Times come from the clocks of nodes and of those who commit: a time that is ahead of the owner's clock says nothing.
+# The owner's own clock counts as SteadyTime has it, so that one probe by an owner whose clock jumps ahead moves
+# nothing. If the checkpoint itself was taken ahead, by an owner whose clock was wrong, it is taken back once the nodes
+# that probed most of the sources agree with the owner's clock: else that clock may be the one that is behind.
+
+
 def counts(row: JobRow) -> bool:
     """Return whether the checkpoint waits for this job, once it has caught up."""
     return row.watermark.version >= 0 and not row.paused and not row.failed_for_good
@@ -374,6 +377,11 @@ def _keep(of: dict[ShardId, tuple[str, ...]], shard: ShardId, job_ids: list[str]
         of[shard] = tuple(job_ids)
     else:
         of.pop(shard, None)
+
+
+# --- tables that jobs read besides their own --------------------------------------------------------------------------
+# How far these tables are known to be ahead of what was applied. They are probed along with a job's own table, at its
+# pace, each once for all jobs that read it.
 
 
 @dataclass(frozen=True, slots=True)

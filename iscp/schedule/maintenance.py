@@ -4,8 +4,6 @@ The two are independent: heaps, intervals, backoff and threads of their own. Eac
 nobody can end: one that takes too long is given up, its thread is left behind and counted, and its slot is the next
 one's. So whatever one does, it holds up no other, and no iteration. A handler may be called on two nodes for a moment
 while a shard moves: what it does has to bear that.
-
-Turn what handlers of refreshes and purges answer, which may be anything, into what can be believed.
 """
 
 from __future__ import annotations
@@ -32,6 +30,9 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import NO_TRACER, Attribute, Clock, Tracer
 from iscp.schedule.maintenance_turns import MaintenanceTurns, Turn
 from iscp.system.inbox import Notifier
+
+# --- answers of handlers ----------------------------------------------------------------------------------------------
+# A handler of refreshes or purges may answer anything; what can be believed is made of that.
 
 TABLES_READ_MAX = 1_000
 """Tables that one refresh may say to have read; with more its answer is an error."""
@@ -60,6 +61,8 @@ def parse_refresh(answer: Any) -> tuple[list[str], object]:
         raise PermanentError(f"{why}: {error_text(error)}", remedy=remedy, code=ErrorCode.CONSUMER_BROKEN) from error
     return found, next_at_s
 
+
+# --- refreshes and purges ---------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 

@@ -1,20 +1,7 @@
-"""Refreshes, or purges, of one node: which begin now, which are given up, and when each is done again. A pure machine.
+"""Refreshes, or purges, of one node as a pure machine: when each is done again, which begin now, and which are given
+up.
 
-Rules: one thing is done once at a time, also where it hangs; one that takes too long leaves its slot to others;
-whatever one does, all others are served, as long as threads last (iscp.schedule.maintenance_turns).
-
-Schedule what has to be done again and again, each at its own time (after the heaps of TiDB MVS): refreshes, or
-purges.
-
-The heap knows neither clock nor threads, and nothing of what is done: only when, and that one thing is done once at a
-time. Items that are due and have no slot yet wait in a queue (iscp.schedule.maintenance_turns).
-
-Decide which due refresh or purge begins next: fair between accounts, and past those that do not end.
-
-Nothing can end a thread that runs code of others. One that takes long therefore leaves its slot to the next, and only
-so many may do so: one kind of consumer's fault must not take the node's threads from the others.
-
-Remember which callers wait for which job's target to be compared with its source. Pure; a part of the schedule.
+The queue of callers who wait for the comparison of a job's target with its source is here too.
 """
 
 from __future__ import annotations
@@ -34,6 +21,11 @@ from iscp.model.values.errors import ErrorCode, IscpError, QueueFull, TimedOut, 
 from iscp.model.values.state_table import StateTable
 from iscp.model.values.untrusted_values import error_code, error_text
 from iscp.schedule.schedule_events import VerifyAnswered
+
+# --- the times of what is done again and again ------------------------------------------------------------------------
+# Each refresh or purge has its own time (after the heaps of TiDB MVS). The heap knows neither clock nor threads, and
+# nothing of what is done: only when, and that one thing is done once at a time. Items that are due and have no slot yet
+# wait in the queue below.
 
 T = TypeVar("T", bound=Hashable)
 
@@ -289,6 +281,11 @@ class MaintenanceHeap(Generic[T]):
         return found is not None and found.due_s == entry[0]
 
 
+# --- the queue for slots ----------------------------------------------------------------------------------------------
+# The queue decides which due refresh or purge begins next: fair between accounts, and past those that do not end.
+# Nothing can end a thread that runs code of others. One that takes long therefore leaves its slot to the next, and only
+# so many may do so: one kind of consumer's fault must not take the node's threads from the others.
+
 LONG_OF_KIND_MAX = 4
 """Refreshes or purges of one kind of consumer that run beyond their slots; with so many no other of the kind is begun,
 and with so many given up each is rejected.
@@ -391,6 +388,10 @@ def _less(counts: Counter[str], name: str) -> None:
     if not counts[name]:
         del counts[name]
 
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+# Rules: one thing is done once at a time, also where it hangs; one that takes too long leaves its slot to others;
+# whatever one does, all others are served, as long as threads last.
 
 SLOT_S = 10.0
 """Seconds that a refresh or a purge has its slot; then it runs on without one, and the next begins."""
@@ -500,6 +501,11 @@ def _due(times: dict[T, float], now_s: float) -> list[T]:
     for item in found:
         del times[item]
     return found
+
+
+# --- callers who wait for comparisons ---------------------------------------------------------------------------------
+# The queue remembers which callers wait for which job's target to be compared with its source. It is pure, and a part
+# of the schedule.
 
 
 class VerifyQueue:

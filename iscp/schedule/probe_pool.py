@@ -1,14 +1,5 @@
-"""The threads that probe tables. Which probes they make is decided by ProbeTurns.
-
-Makes a probe of the schedule: a table's source, the targets of its jobs, and what else they read.
-
-A probe of a table's source, which says of what has come since whether it is a repair.
-
-Check whether targets still hold what was applied to them, at the cost of a probe of the log if nobody touched it.
-
-The last state seen of a target is compared with its log as a source's is, by the probe for logs of that kind. Its
-position is read only if the log has moved, or was never read. Consumers of the user's own have no log to probe: their
-position is read before a wait is answered with the version as applied, and with each iteration.
+"""Probes as they are made: of a table's source, of what else its jobs read and of their targets; and the threads that
+make them. Which probes these threads make is decided by ProbeTurns.
 """
 
 from __future__ import annotations
@@ -36,6 +27,9 @@ from iscp.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate, TargetAnswer
 from iscp.system.threads import THREADS
 
+# --- a probe of a table's source --------------------------------------------------------------------------------------
+# A probe says of what has come since whether it is a repair.
+
 
 def probe_source(probe: CommitProbe, uri: str, seen: ProbeState | None) -> ProbeState:
     """Return the state at the newest version, from `seen` on; `seen` itself if nothing moved.
@@ -50,6 +44,9 @@ def probe_source(probe: CommitProbe, uri: str, seen: ProbeState | None) -> Probe
         return state
     return replace(state, repair=probe.newest_repair(uri, seen.version, state.version) or seen.repair)
 
+
+# --- probes of the schedule -------------------------------------------------------------------------------------------
+# A probe of the schedule is one of a table's source, of the targets of its jobs, and of what else they read.
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +131,8 @@ class Prober:
                 answers.append(TargetAnswer(query.row.job_id, None, why))
         return tuple(answers)
 
+
+# --- threads ----------------------------------------------------------------------------------------------------------
 
 IDLE_S = 10.0
 """Seconds that an idle thread waits for the next probe; then it ends."""
@@ -306,6 +305,12 @@ class ProbePool:
             self._idle -= 1
             return run.take_answers(answered if current else answered - 1)
 
+
+# --- probes of targets ------------------------------------------------------------------------------------------------
+# Targets are checked whether they still hold what was applied to them, at the cost of a probe of the log if nobody
+# touched them. The last state seen of a target is compared with its log as a source's is, by the probe for logs of that
+# kind. The target's position is read only if the log has moved, or was never read. Consumers of the user's own have no
+# log to probe: their position is read before a wait is answered with the version as applied, and with each iteration.
 
 TARGETS_CACHED_MAX = 10_000
 """Targets somebody waited for of which the owner remembers what it saw; the oldest are forgotten, and read again when

@@ -1,19 +1,5 @@
-"""Decide which probes are made on which threads, so that storage that hangs delays only its own tables. A pure machine.
-
-Tables on local storage are probed one after the other, many in one turn of the common thread: a hundred thousand idle
-tables cost least that way. A probe that blocks its thread for STALL_S keeps it, charged to its account's share at its
-place (`thread_shares`), and another thread goes on with the next table. Until it has ended and been quick for a while,
-its table is probed on a thread of its account for that place; so are all tables of an account that has several slow
-ones there, and those at a place where several accounts' hang. Each probe of a table behind a network has a thread. A
-probe that finds no thread waits, and delays no other.
-
-A table that hangs is not probed a second time. `late` says which do, and what waits for them.
-
-Find probes that were not answered in time, whatever delays them. Pure; a part of the schedule.
-
-Share the threads that probe tables: each account has a share of them at each place where tables lie.
-
-A place is a mounted file system, or a bucket. Pure; a part of `iscp.schedule.probes`.
+"""Decisions on probes, as pure machines: which probes are made on which threads, so that storage that hangs delays only
+its own tables; what share of the threads each account has; and which probes were not answered in time.
 """
 
 from __future__ import annotations
@@ -25,6 +11,10 @@ from math import inf
 
 from iscp.schedule.schedule_events import Probe, ProbeLate
 from iscp.schedule.table_state import TrackedTable
+
+# --- shares of threads ------------------------------------------------------------------------------------------------
+# Each account has a share of the threads that probe tables, at each place where tables lie. A place is a mounted file
+# system, or a bucket.
 
 THREADS_MAX = 256
 """Threads of a node that probe tables on their own at a time, those that hang among them; what is more waits."""
@@ -139,6 +129,16 @@ def _count_down(counts: Counter[str], place: str) -> None:
     if not counts[place]:
         del counts[place]
 
+
+# --- turns of threads -------------------------------------------------------------------------------------------------
+# Tables on local storage are probed one after the other, many in one turn of the common thread: a hundred thousand idle
+# tables cost least that way. A probe that blocks its thread for STALL_S keeps it, charged to its account's share at its
+# place (ThreadShares), and another thread goes on with the next table. Until it has ended and been quick for a while,
+# its table is probed on a thread of its account for that place; so are all tables of an account that has several slow
+# ones there, and those at a place where several accounts' hang. Each probe of a table behind a network has a thread. A
+# probe that finds no thread waits, and delays no other.
+#
+# A table that hangs is not probed a second time. `late` says which do, and what waits for them.
 
 BATCH_MAX = 1_000
 """Tables that are probed in one turn of a thread; their answers are taken together."""
@@ -376,6 +376,9 @@ def _pop_batch(waiting: deque[Probe]) -> list[Probe]:
 def _late(probe: Probe, why: str) -> ProbeLate:
     return ProbeLate(probe.shard, probe.uri, f"the storage of {probe.uri} {why}")
 
+
+# --- deadlines --------------------------------------------------------------------------------------------------------
+# Probes that were not answered in time are found, whatever delays them.
 
 GATHERED_S = 0.25
 """Probes that begin within so long share a deadline, that of the last."""

@@ -1,15 +1,5 @@
-"""Send a node's reports to the owner: gathered, cut into numbered checkpoints, and stored until recorded.
-
-Within an owner's term each report is recorded once, in order: checkpoints are numbered, the owner takes only the next
-number, and the node repeats what is not recorded. Across owners a checkpoint whose acknowledgement was lost with the
-old owner is sent to the new one as well, with the same content: history entries may then come twice (they are equal in
-job_id, seq and start time), statuses are idempotent. Nothing is ever dropped.
-
-A node's latest Sync, sent again ever more rarely until the owner has acknowledged it.
-
-Decide when a node sends checkpoints to its owner: new ones at a fixed pace, unrecorded ones ever more rarely.
-
-The states of a job, as its node reports it, and what changes them.
+"""The reports of a node to the owner: checkpoints of what became of its jobs, when they are sent, the node's latest
+Sync, and the states of a job that are reported.
 """
 
 from __future__ import annotations
@@ -25,6 +15,13 @@ from iscp.model.protocol.events import CoordinationTimes
 from iscp.model.protocol.messages import CHECKPOINT_BYTES_MAX, SYNC_SHARDS_MAX, ShardCheckpoint, SourceSeen, Sync
 from iscp.model.values.ids import JobKey, ShardId
 from iscp.model.values.state_table import StateTable
+
+# --- the outbox -------------------------------------------------------------------------------------------------------
+# Reports are gathered, cut into numbered checkpoints, and stored until recorded. Within an owner's term each report is
+# recorded once, in order: checkpoints are numbered, the owner takes only the next number, and the node repeats what is
+# not recorded. Across owners a checkpoint whose acknowledgement was lost with the old owner is sent to the new one as
+# well, with the same content: history entries may then come twice (they are equal in job_id, seq and start time),
+# statuses are idempotent. Nothing is ever dropped.
 
 IN_FLIGHT_MAX = 64
 """Checkpoints sent and not yet recorded, more than are cut while the history is written once; further reports wait at
@@ -167,6 +164,10 @@ class Outbox:
         self.chunks = deque(replace(chunk, number=n) for n, chunk in enumerate(self.chunks, start=1))
 
 
+# --- the latest Sync --------------------------------------------------------------------------------------------------
+# The Sync is sent again ever more rarely until the owner has acknowledged it.
+
+
 class SyncRepeater:
     """The repeater has the `parts` of the Sync that is not acknowledged yet, if there is one; they are sent again at
     `due_s`.
@@ -220,6 +221,10 @@ class SyncRepeater:
         return self.parts
 
 
+# --- the pace of checkpoints ------------------------------------------------------------------------------------------
+# New checkpoints are sent at a fixed pace, unrecorded ones ever more rarely.
+
+
 class CheckpointPace:
     """Times are of the machine's clock."""
 
@@ -264,6 +269,9 @@ class CheckpointPace:
                 self.note_progress(now_s)
             yield cut
             self._cut_due_s = now_s + self._timeouts.checkpoint_s
+
+
+# --- states of a job that are reported --------------------------------------------------------------------------------
 
 
 class JobEvent(Enum):

@@ -1,17 +1,5 @@
-"""Runs one iteration: its purpose is dispatched once, here.
-
-Reports what becomes of each job's part in an iteration, as a run of OpenLineage.
-
-Keeps a job that kills the node's process from killing it for ever.
-
-A job of whose work the process has died runs alone of its table's and of all others of which it has: so that the next
-death says whose work it is. After `DEATHS_MAX` of them in a row the job does not run any more: its iterations end at
-once, with an error that says so, until a person has it tried again. An account whose jobs do that one after the other
-has all of them run alone, and then none for a day.
-
-Records an iteration as a part of what led to it: that it waited, that it ran, and whose commits it has taken in.
-
-Guard a run: whether it may still write is checked right before each commit.
+"""Runners of iterations: one that runs an iteration, and three around it, which report it as a run of OpenLineage, keep
+a job that kills the node's process from killing it for ever, and trace it. Each run has a guard.
 """
 
 from __future__ import annotations
@@ -45,6 +33,9 @@ from iscp.model.values.untrusted_values import error_code, error_text, named_err
 from iscp.ports.engine import IterationRunner, JobDeaths, charge_by_now, working_for
 from iscp.ports.system import Attribute, Clock, Guard, Span, Tracer
 from iscp.system.threads import retry_conflicts
+
+# --- the runner itself ------------------------------------------------------------------------------------------------
+# It dispatches the purpose of an iteration, once.
 
 OneOutcome = TypeVar("OneOutcome", JobOutcome, JobOutcome | None)
 
@@ -113,6 +104,9 @@ class Runner:
         self._engine.cancel(iteration.label)
 
 
+# --- reports to OpenLineage -------------------------------------------------------------------------------------------
+# What becomes of each job's part in an iteration is reported as a run of OpenLineage.
+
 BUILDING_MAX = 10_000
 """Jobs whose first rows are built by ranges, and whose run a node remembers; of those beyond them a later part is
 another run.
@@ -173,6 +167,12 @@ class LineageRunner:
                 self._building.popitem(last=False)
         self._emit(JobRunState(run_id, state, self._clock.now_s(), outcome.row, outcome))
 
+
+# --- jobs that kill the node's process --------------------------------------------------------------------------------
+# A job of whose work the process has died runs alone of its table's jobs and of all others of whose work it has died:
+# so that the next death says whose work it is. After `DEATHS_MAX` of them in a row the job does not run any more: its
+# iterations end at once, with an error that says so, until a person has it tried again. An account whose jobs do that
+# one after the other has all of them run alone, and then none for a day.
 
 TURN_LOOK_S = 0.5
 """Pause between two checks of an iteration that waits for another job's to end whether its own end was ordered."""
@@ -246,6 +246,9 @@ class SurvivingRunner:
         self._deaths.forgive(row.job_id, status.end_at_s)
         return self._deaths.of(row)
 
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+# An iteration is recorded as a part of what led to it: that it waited, that it ran, and whose commits it has taken in.
 
 log = logging.getLogger(__name__)
 
@@ -324,6 +327,9 @@ def _taken_in(outcomes: Sequence[JobOutcome]) -> Iterator[tuple[str, int]]:
             else:
                 yield uri, version
 
+
+# --- the guard of a run -----------------------------------------------------------------------------------------------
+# The guard checks right before each commit whether the run may still write.
 
 CANCELED = "the iteration was cancelled"
 TIMED_OUT = "the iteration took too long"

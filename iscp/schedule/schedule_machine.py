@@ -2,19 +2,9 @@
 stopped.
 
 The machine is pure: events in, effects out, time and random numbers passed in. `now_s` is monotonic, and everything
-that is due goes by it; `at_s` is Unix time, and is only reported. The rule `core.start_rule` decides what starts; this
-machine decides when the rule is evaluated. Cost: a step touches one table, a Tick only tables that are due, and at most
-`due_max` of them.
-
-- A source is probed every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
-  its jobs brings it back. After an iteration it is probed at once.
-- `pending` and `running` are reported only of iterations that are not over after `announce_s`: most are, and the
-  log would otherwise take three rows for one.
-- A shard has stopped when its last iteration has ended and its outcome is reported, not when that was ordered.
-
-Carry out what the worker machine orders of shards: start, update, stop, and postpone iterations.
-
-Visiting a table: what starts, whether its source is probed, and when it is visited next.
+that is due goes by it; `at_s` is Unix time, and is only reported. The rule `iscp.model.job.start_rule` decides what
+starts; this machine decides when the rule is evaluated. Cost: a step touches one table, a Tick only tables that are
+due, and at most `due_max` of them.
 """
 
 from __future__ import annotations
@@ -67,6 +57,9 @@ from iscp.schedule.schedule_events import (
 )
 from iscp.schedule.table_state import TrackedTable
 from iscp.schedule.tracked_job import EvaluateTrigger, TrackedJob, no_triggers
+
+# --- visits to a table ------------------------------------------------------------------------------------------------
+# What starts, whether the table's source is probed, and when the table is visited next.
 
 
 def bring_back(state: ScheduleState, table: TrackedTable) -> None:
@@ -146,6 +139,10 @@ def _submit(
     deadline_s = table.deadline_s(jobs, state.now_s, state.at_s)
     iteration = state.in_flight.begin(table, jobs, to_version, deadline_s, state.now_s, purpose)
     state.out.append(Submit(iteration))
+
+
+# --- orders of shards -------------------------------------------------------------------------------------------------
+# What the worker machine orders is carried out: start, update, stop, and postpone iterations.
 
 
 def carry_out(
@@ -253,6 +250,16 @@ def finish_stop(state: ScheduleState, shard: ShardId) -> None:
 
 def forget_empty(state: ScheduleState, shard: ShardId) -> None:
     state.shards[shard] = tuple([table for table in state.shards[shard] if table.jobs or table.in_flight])
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+# Rules of probes, reports and stops:
+#
+# - A source is probed every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
+#   its jobs brings it back. After an iteration it is probed at once.
+# - `pending` and `running` are reported only of iterations that are not over after `announce_s`: most are, and the log
+#   would otherwise take three rows for one.
+# - A shard has stopped when its last iteration has ended and its outcome is reported, not when that was ordered.
 
 
 class Schedule:

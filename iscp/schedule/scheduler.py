@@ -1,13 +1,8 @@
-"""The loop around the schedule: one thread, one inbox, asleep until something happens or is due.
+"""The loop around the schedule: one thread, one inbox, asleep until something happens or is due; and what wakes it when
+somebody has committed to a table.
 
 Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. This
 thread is that of all tables, so it touches no storage: tables are probed on the threads of a pool, which it watches.
-
-Wakes the shards whose jobs read a table, as soon as somebody has committed to it and the storage says so.
-
-A notice is a hint, as a user's notify is: the schedule probes the table, and a probe finds what no notice came of.
-
-Traces that begin at a node: with a source's commit that was noticed, or with the call of who has made it.
 """
 
 from __future__ import annotations
@@ -57,6 +52,9 @@ from iscp.schedule.schedule_events import (
 )
 from iscp.schedule.schedule_machine import Schedule
 from iscp.system.inbox import Notifier, Subscriptions
+
+# --- traces that begin at a node --------------------------------------------------------------------------------------
+# A trace begins with a source's commit that was noticed, or with the call that has notified the node of the commit.
 
 CALLERS_MAX = 10_000
 """Shards of which a node remembers who has notified it last; beyond them the oldest is forgotten, and a trace begins
@@ -162,6 +160,8 @@ def _states(event: ProbeAnswered) -> Iterator[tuple[str, ProbeState]]:
         if further.state is not None:
             yield further.uri, further.state
 
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -352,6 +352,10 @@ class Scheduler:
             raise InvariantBroken("the scheduler was not started")
         return self._executor
 
+
+# --- notices of commits -----------------------------------------------------------------------------------------------
+# The shards whose jobs read a table are woken as soon as somebody has committed to it and the storage says so. A notice
+# is a hint, as a user's notify is: the schedule probes the table, and a probe finds what no notice came of.
 
 NewNotices = Callable[[Callable[[str], None]], LogNotices]
 """Makes notices; they call the function with the URI of a table that may have changed."""

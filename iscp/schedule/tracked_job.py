@@ -1,19 +1,7 @@
-"""The state that the schedule stores of each job.
+"""The state that the schedule stores of each job, and the times that the job's trigger goes by.
 
 The job decides what is reported of it, and whether it may start something; when it does is the schedule's business. A
 hundred thousand of these lie idle in one node: slots, and nothing that can be derived.
-
-Decide when a job's trigger lets it start, unless that is simply whenever its source is ahead of it.
-
-Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead, at
-the multiples of their interval: so they come due together, whenever each was made, and once one iteration has brought
-each to the newest version they are at one watermark and go on in one. Cron: at its next time after what is outstanding
-came to be; however many times were missed, it runs once. Custom: a class decides.
-
-No time of another clock (a node's that ran the job before, a commit's) counts as later than this node's now: a clock
-that was ahead for one iteration, or one commit of the future, would have the job wait until it is so late.
-
-Nothing is outstanding while the source does not move: then no trigger is called, and no time is waited for.
 """
 
 from __future__ import annotations
@@ -40,6 +28,19 @@ from iscp.model.values.errors import ErrorCode, IscpError, TemporaryError
 from iscp.schedule.lag import CLOCKS_APART_S, SeveralTables
 from iscp.schedule.reports import JOB_STATES, JobEvent
 from iscp.schedule.schedule_events import TargetAnswer
+
+# --- the times of triggers --------------------------------------------------------------------------------------------
+# A trigger decides when its job may start, unless that is simply whenever its source is ahead of it.
+#
+# Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead,
+# at the multiples of their interval: so they come due together, whenever each was made, and once one iteration has
+# brought each to the newest version they are at one watermark and go on in one. Cron: at its next time after what is
+# outstanding came to be; however many times were missed, it runs once. Custom: a class decides.
+#
+# No time of another clock (a node's that ran the job before, a commit's) counts as later than this node's now: a clock
+# that was ahead for one iteration, or one commit of the future, would have the job wait until it is so late.
+#
+# Nothing is outstanding while the source does not move: then no trigger is called, and no time is waited for.
 
 EvaluateTrigger = Callable[[str, TriggerFacts], object]
 """Evaluates a trigger by its name. Raises IscpError where it is not there, or fails."""
@@ -157,6 +158,8 @@ def recorded_due_at_s(row: JobRow, at_s: float) -> float:
     status = row.status
     return at_s if status.end_at_s > at_s + CLOCKS_APART_S else status.due_at_s
 
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
 

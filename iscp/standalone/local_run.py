@@ -1,11 +1,4 @@
-"""Run the jobs of a plan once, in this process: each after what it reads, several side by side.
-
-Go through a plan as a run does, and find out what it would do.
-
-Bring the jobs of one table up to date, by one iteration after another, in this process.
-
-Find the job of each request without a job log: the target says whose it is, and how far it has come.
-"""
+"""Run the jobs of a plan once, in this process, or find out what a run would do."""
 
 from __future__ import annotations
 
@@ -55,6 +48,10 @@ from iscp.ports.system import Clock
 
 if TYPE_CHECKING:
     from iscp.schedule.runner import RunGuard
+
+
+# --- jobs without a job log -------------------------------------------------------------------------------------------
+# The job of each request is found by its target, which says whose it is, and how far it has come.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +217,9 @@ def _unopened(table: str, uri: str) -> TableDescription:
     return TableDescription(table_id="", name=table, uri=uri, version=-1, committed_at_s=0.0)
 
 
+# --- the jobs of one table --------------------------------------------------------------------------------------------
+# They are brought up to date by one iteration after another, in this process.
+
 log = logging.getLogger(__name__)
 
 NO_ENDS: Mapping[str, int] = MappingProxyType({})
@@ -376,6 +376,9 @@ def _end_all(jobs: Iterable[JobProgress], code: int, error: str) -> None:
     for each in jobs:
         each.end_by(code, error)
 
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+# Each job is run after what it reads, several side by side.
 
 INTERRUPTED = "the run was interrupted before its turn"
 
@@ -566,6 +569,9 @@ def unregistered(job: RequestedJob, state: ResultState, code: int, error: str) -
         error=error,
     )
 
+
+# --- the forecast -----------------------------------------------------------------------------------------------------
+# A forecast goes through a plan as a run does, and finds out what the run would do.
 
 _WRITES = (Forecast.CREATE, Forecast.UPDATE, Forecast.REBUILD, Forecast.TAKE_OVER)
 

@@ -1,13 +1,5 @@
-"""Keep the jobs of a plan fresh for as long as this process runs: a node's schedule, without the node.
-
-A job is registered once its tables are there. From then on the schedule probes them, and runs iterations by the jobs'
-triggers, with retries by backoff; commits to local tables are noticed at once.
-
-First snapshots that a watch builds in its process, as a cluster's builds are shown.
-
-The jobs of a watch as whoever views its page is shown them: their rows, their tables, their last iterations.
-
-Collects why the jobs of a watch needed Spark, until their next result says so.
+"""Keep the jobs of a plan fresh for as long as this process runs: a node's schedule, without the node. The page of a
+watch is shown its jobs and its builds.
 """
 
 from __future__ import annotations
@@ -53,6 +45,9 @@ if TYPE_CHECKING:
     from iscp.cluster.read_services import RetentionWatch
     from iscp.ports.admin import Searching
 
+
+# --- jobs as the page shows them --------------------------------------------------------------------------------------
+# Whoever views the page of a watch is shown the jobs' rows, their tables and their last iterations.
 
 HISTORY_MAX = 40
 """Iterations of one job that are remembered, the newest ones."""
@@ -233,6 +228,10 @@ class WatchedJobs:
         )
 
 
+# --- needs of Spark ---------------------------------------------------------------------------------------------------
+# Why the jobs of a watch needed Spark is collected until their next result says so.
+
+
 class SparkNeeds:
     """The needs of jobs by their ids; safe for threads. What a failed iteration needed is not among them."""
 
@@ -262,6 +261,10 @@ class SparkNeeds:
         with self._lock:
             return self._needs.pop(job_id, None)
 
+
+# --- the watch --------------------------------------------------------------------------------------------------------
+# A job is registered once its tables are there. From then on the schedule probes them, and runs iterations by the jobs'
+# triggers, with retries by backoff; commits to local tables are noticed at once.
 
 log = logging.getLogger(__name__)
 
@@ -482,6 +485,9 @@ class LocalWatch:
             self._told[number] = result.error
             self._listener.end(number, result)
 
+
+# --- first snapshots --------------------------------------------------------------------------------------------------
+# A watch builds first snapshots in its process; they are shown as a cluster's builds are.
 
 _STAGES = {JobState.RUNNING: BuildStage.BUILDING, JobState.PENDING: BuildStage.WAITING}
 

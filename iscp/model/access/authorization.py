@@ -1,15 +1,5 @@
-"""Directories and URIs below which the tables of an account may lie, as the configuration says.
-
-Places are compared as they are spelled once links are followed; `iscp.engine.account_turns` spells them so.
-
-Decide whether a call may be made, by the caller's role and account and by the table of methods.
-
-One call that changed something, or was to: who made it, from where, what it named, and how it ended.
-
-Tokens by which clients are known: how they are written, what is stored of them, and how one is found.
-
-A token is `iscp_` and 256 random bits in hexadecimal digits. The first of these are its id, which may be shown. Only a
-hash of the whole token is stored, so that whoever reads the store cannot use the token.
+"""Access by callers: the decision on a call, the roots below which an account's tables may lie, the entries of the
+audit, and the tokens by which clients are known.
 """
 
 from __future__ import annotations
@@ -25,6 +15,9 @@ from iscp.model.job.job_row import JobRow, tables_of
 from iscp.model.job.registration_id import name_fault
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX, VIEW_STATE_SUFFIX
 from iscp.model.values.errors import InvalidRequest, NotAuthenticated, NotAuthorized
+
+# --- the decision on a call -------------------------------------------------------------------------------------------
+# A call is decided by the caller's role and account, and by the table of methods.
 
 
 class ForeignAccount(NotAuthorized):
@@ -81,6 +74,10 @@ class RoleAuthorizer:
                 f"`account: {own}`; or call as somebody of that account",
             )
 
+
+# --- roots of accounts ------------------------------------------------------------------------------------------------
+# Roots are directories and URIs below which the tables of an account may lie, as the configuration says. Places are
+# compared as they are spelled once links are followed; `iscp.engine.account_turns` spells them so.
 
 SOURCE_FIELD = "table"
 TARGET_FIELD = "spec.iteration.consumer.target"
@@ -164,6 +161,10 @@ def places_of(row: JobRow) -> Iterator[tuple[str, str]]:
             yield TARGET_FIELD, place
 
 
+# --- the audit --------------------------------------------------------------------------------------------------------
+# An entry is one call that changed something, or was to: who made it, from where, what it named, and how it ended.
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """A call, in one of the accounts that it concerned (empty: all).
@@ -203,6 +204,10 @@ class AuditQuery:
     method: str = ""
     limit: int = 1_000
 
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+# A token is `iscp_` and 256 random bits in hexadecimal digits. The first of these are the token's id, which may be
+# shown. Only a hash of the whole token is stored, so that whoever reads the store cannot use the token.
 
 _TOKEN_BYTES = 32
 _ID_CHARS = 12

@@ -1,11 +1,7 @@
 """The settings of TLS, authentication and accounts in `NodeConfig`: who may reach a node, and who its callers are.
 
-Find what is wrong with the settings of callers whom a provider of OpenID Connect knows.
-
-Make a caller of the claims in a provider's token, or say what is wrong with them.
-
-The signature, the issuer and the audience were verified before (port `VerifyingKeys`); times, account and role are
-decided here, after RFC 7519, RFC 8725 and RFC 9068.
+The module also checks the settings of a provider of OpenID Connect, and makes a caller of the claims in a provider's
+token.
 """
 
 from __future__ import annotations
@@ -19,6 +15,8 @@ from urllib.parse import urlsplit
 from iscp.model.access.service_table import KnownBy, Principal, Role, is_account
 from iscp.model.values.errors import NotAuthenticated
 from iscp.model.values.untrusted_values import SettingFault, about, is_loopback, setting, url_fault
+
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 SIGNATURE_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """The algorithms with a public key. Whoever can verify a token of another algorithm can also make one."""
@@ -101,6 +99,8 @@ class AccountConfig:
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
 
+# --- faults of the settings of OpenID Connect -------------------------------------------------------------------------
+
 LEEWAY_MAX_S = 300.0
 """Most seconds by which a provider's clock may differ; a longer `security.oidc.leeway_s` is refused."""
 
@@ -148,6 +148,10 @@ def _algorithm_faults(oidc: OidcConfig) -> Iterator[SettingFault]:
         if name not in SIGNATURE_ALGORITHMS:
             yield SettingFault.about(f"{path}.{number}", f"{name!r} is no algorithm with a public key", remedy)
 
+
+# --- callers by the claims of a token ---------------------------------------------------------------------------------
+# The signature, the issuer and the audience were verified before (port `VerifyingKeys`). Times, account and role are
+# decided here, after RFC 7519, RFC 8725 and RFC 9068.
 
 SUBJECT_CHARS_MAX = 255
 """Characters of a subject, which is what OpenID Connect allows; a token with a longer one is refused."""

@@ -1,9 +1,7 @@
-"""The one table of gRPC's services: a row says all that nodes know of a method. A method without a row is refused.
+"""The roles of callers, and the one table of gRPC's services: a row says all that nodes know of a method.
 
 Authorization, the audit, forwarding to the owner, the bounds of waits, the gateway and its OpenAPI document follow from
-it. Cursors of changefeeds do not go over gRPC: applications write them to etcd themselves (docs/authorization.md).
-
-Roles, and the callers who have one.
+the table.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from functools import partial
 from math import inf
+
+# --- roles, and the callers who have one ------------------------------------------------------------------------------
 
 
 def is_account(name: str) -> bool:
@@ -75,6 +75,11 @@ class Credentials:
 
     token: str = ""
     names: frozenset[str] = frozenset()
+
+
+# --- services and their methods ---------------------------------------------------------------------------------------
+# A method without a row is refused. Cursors of changefeeds do not go over gRPC: applications write them to etcd
+# themselves (docs/authorization.md).
 
 
 class Scope(Enum):

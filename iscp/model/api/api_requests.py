@@ -1,14 +1,5 @@
-"""The values behind the requests of `Admin` and `Operator`, which users and operators make.
-
-Checks numbers in requests, and says what is wrong with one that is out of bounds.
-
-Lines of the nodes' logs: which are wanted, which belong to a job, and what a node answers.
-
-A search of an index and its answer, as values that the library and the services share.
-
-Pages of the changefeeds that jobs write, as values that the services and the client share.
-
-The values behind the answers of `Admin` and `Operator`, which users and operators are shown.
+"""The values behind the requests of users and operators, and behind the answers that they are shown: of `Admin` and
+`Operator`, of nodes' logs, of changefeeds and of searches.
 """
 
 from __future__ import annotations
@@ -26,6 +17,8 @@ from iscp.model.values.errors import InvalidRequest, PermanentError
 from iscp.model.values.ids import DEFAULT_ACCOUNT
 from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import LogLevel, shown
+
+# --- requests of `Admin` and `Operator` -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +136,9 @@ class ShardVerb(StrEnum):
     UNPIN = "unpin"
 
 
+# --- bounds of numbers in requests ------------------------------------------------------------------------------------
+
+
 def refuse_beyond(name: str, value: float, least: float, most: float, further: str = "") -> None:
     """Raise InvalidRequest for a number beyond its bounds, and for NaN; `further` ends the remedy."""
     # NaN is between no two numbers.
@@ -153,6 +149,9 @@ def refuse_beyond(name: str, value: float, least: float, most: float, further: s
             remedy=f"Choose a number between {least:g} and {most:g}{further}",
         )
 
+
+# --- lines of nodes' logs ---------------------------------------------------------------------------------------------
+# A query says which lines are wanted, and which belong to a job; a page is the answer of a node.
 
 LINES_MAX = 10_000
 """Lines of one node's log in one answer; a request for more is refused."""
@@ -231,6 +230,9 @@ class LogPage:
     lines: tuple[LogLine, ...] = ()
 
 
+# --- pages of changefeeds ---------------------------------------------------------------------------------------------
+# The services and the client share these values.
+
 CHANGES = 1_000
 """Changes of a page of a job's feed where the request gives no limit."""
 
@@ -296,6 +298,9 @@ class ChangePage:
     changes: tuple[FeedChange, ...]
     cursor: str
 
+
+# --- searches and their answers ---------------------------------------------------------------------------------------
+# The library and the services share these values.
 
 K_MAX = 1_000
 """Hits of one answer; a search for more is refused."""
@@ -439,6 +444,8 @@ class SearchAnswer:
     took_ms: float = 0.0
     waited_ms: float = 0.0
 
+
+# --- answers of `Admin` and `Operator` --------------------------------------------------------------------------------
 
 RISK_SHARE = 0.5
 """Part of the retention of its sources from which on a job's lag puts its history at risk."""

@@ -1,8 +1,5 @@
-"""Make what is shown of builds, how far and how fast they are, from what an owner knows of them; without a clock.
-
-The values behind the answers of `Builds`, which users and operators are shown.
-
-Decide what operators' changes of builds come to: which ranges are split or merged, or why none is.
+"""Builds as operators see and change them: the views that `Builds` answers with, how they are made of what an owner
+knows, and what operators' changes come to. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -16,6 +13,8 @@ from iscp.model.build.build_task import DEPTH_MAX, BuildPlan, BuildTask, TaskTyp
 from iscp.model.rows.key_ranges import WHOLE, children, parent, sibling
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.progress import LEFT_MOST_S, NOTHING, UNCOUNTED, UNKNOWN, TableSize, rate, total_size
+
+# --- answers of `Builds` ----------------------------------------------------------------------------------------------
 
 
 class BuildStage(StrEnum):
@@ -98,6 +97,9 @@ def counts_by_node(tasks: Iterable[BuildTaskView]) -> dict[str, Counter[TaskStat
 def counts_by_state(tasks: Iterable[BuildTaskView]) -> Counter[TaskState]:
     return Counter(task.state for task in tasks)
 
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+# How far and how fast builds are follows from what an owner knows of them.
 
 _ORDER = (BuildStage.BUILDING, BuildStage.PUBLISHING, BuildStage.WAITING)
 
@@ -256,6 +258,10 @@ def _task_state(task: BuildTask, running: Collection[str]) -> TaskState:
     if task.aborted:
         return TaskState.ABORTED
     return TaskState.RUNNING if task.task_id in running else TaskState.WAITING
+
+
+# --- changes by operators ---------------------------------------------------------------------------------------------
+# Which ranges are split or merged, or why none is.
 
 
 def builds_of(known: KnownBuilds, table: str, table_ids: Collection[str]) -> list[JobBuild]:

@@ -1,17 +1,5 @@
-"""The state of builds that etcd stores, and the changes to it, which the owner, the nodes and their store share.
-
-A change is never applied before it is written: a `BuildState` is what etcd has, or had a moment before.
-
-Count builds: how much of the source the finished tasks had, and since when the owner has measured.
-
-Limits of how much of builds the owner does at a time.
-
-The events that the owner's builder takes, and the effects that it gives.
-
-Effects are carried out in their order, and only writes, loads and checks one after the other: each is answered before
-the next one comes.
-
-The events that a node's build worker takes, and the effects that it gives.
+"""The state of builds that etcd stores, the changes to it, and the events and effects of the machines that work by it:
+the owner's builder, and the build worker of a node.
 """
 
 from __future__ import annotations
@@ -36,6 +24,10 @@ from iscp.model.values.errors import ErrorCode, IscpError
 from iscp.model.values.ids import ShardId
 from iscp.model.values.progress import NOTHING, UNCOUNTED, TableSize, total_size
 from iscp.model.values.ring import Placement
+
+# --- the stored state, and changes to it ------------------------------------------------------------------------------
+# The owner, the nodes and their store share these values. A change is never applied before it is written: a
+# `BuildState` is what etcd has, or had a moment before.
 
 
 class BuildPlace(NamedTuple):
@@ -305,6 +297,10 @@ class BuildState:
             del self.places[task.node_id]
 
 
+# --- counts -----------------------------------------------------------------------------------------------------------
+# How much of the source the finished tasks had, and since when the owner has measured.
+
+
 @dataclass(frozen=True, slots=True)
 class BuildStart:
     """A `BuildStart` is when an owner began to measure a build, by its own clock, and how far the build was by then."""
@@ -370,6 +366,8 @@ def removals(state: BuildState, finished: Mapping[str, TableSize], writes_max: i
     return [*deleted, *(CountDone(*place, size) for place, size in counts.items())]
 
 
+# --- limits of how much of builds the owner does at a time ------------------------------------------------------------
+
 WRITES_OF_BUILDS_MAX = 100
 """Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
 
@@ -410,6 +408,9 @@ class BuildLimits:
 
     range_timeout_s: float = RANGE_TIMEOUT_S
     """See RANGE_TIMEOUT_S."""
+
+
+# --- events of the owner's builder ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,6 +549,11 @@ BuilderEvent = (
 )
 
 
+# --- effects of the owner's builder -----------------------------------------------------------------------------------
+# Effects are carried out in their order. Writes, loads and checks are carried out one after the other: each is answered
+# before the next one comes.
+
+
 @dataclass(frozen=True, slots=True)
 class LoadBuilds:
     number: int
@@ -602,6 +608,9 @@ class ShowFault:
 BuilderEffect = LoadBuilds | WriteBuilds | CheckBuilds | CallNode | CancelCall | NotifyBuilt | ShowFault
 
 
+# --- events of a node's build worker ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class TasksRead:
     """All that etcd has of builds, as changes of nothing; what the worker has seen before counts no more."""
@@ -648,6 +657,9 @@ class BatchEnded:
 
 
 BuildWorkerEvent = TasksRead | TasksChanged | WorkRequested | WaitEnded | BatchEnded
+
+
+# --- effects of a node's build worker ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,7 @@
 """Builds: the first snapshot of a table for a job, cut into tasks (after ScyllaDB's view building coordinator).
 
-The pieces of a snapshot are its data files, and the parts of very large ones. A piece belongs to a range by the highest
-bits of the CRC32 of its name, so that a range is some pieces, read once. Ranges follow a binary tree
-(iscp.model.rows.key_ranges), of which 1 is all of the snapshot.
-
-The terms that all ranges of a build agree on, besides the version of their own table.
-
-They are written once, where the build's ranges are staged, before any of them is: whoever builds a range, at whichever
-node and however late, reads the same, and a build with other terms is another build.
-
-The request of a job whose first snapshot is built by ranges: its status carries it until the job is built.
-
-The pieces of a snapshot: its data files, and the parts of very large ones; and into how many ranges it is cut.
-
-Every node comes to the same pieces from the same files, since a piece that two of them named in different ways would be
-read twice, or never.
-
-Choose the staged ranges that make up the whole snapshot, each piece once.
-
-A range may be there beside its halves, or one half beside the whole: splits, merges and results that come late leave
-any of them behind. All of them were read of one version, so that either way gives the same rows.
+The module has the tasks and plans of builds, the terms that all ranges of a build agree on, the request of a job, the
+pieces of a snapshot, and the choice of the staged ranges that make up the whole.
 """
 
 from __future__ import annotations
@@ -41,6 +23,11 @@ from iscp.model.values.untrusted_values import (
     shown,
 )
 from iscp.model.values.watermark import SourceMarks, parse_sources, sources_document
+
+# --- tasks and plans --------------------------------------------------------------------------------------------------
+# The pieces of a snapshot are its data files, and the parts of very large ones. A piece belongs to a range by the
+# highest bits of the CRC32 of its name, so that a range is some pieces, read once. Ranges follow a binary tree
+# (iscp.model.rows.key_ranges), of which 1 is all of the snapshot.
 
 DEPTH_MAX = 16
 """How often a snapshot may be cut: into 65,536 ranges, at 256 MiB each 16 TiB."""
@@ -172,6 +159,11 @@ def covers(range_id: int, other: int) -> bool:
     return below >= 0 and other >> below == range_id
 
 
+# --- terms ------------------------------------------------------------------------------------------------------------
+# All ranges of a build agree on its terms, besides the version of their own table. The terms are written once, where
+# the build's ranges are staged, before any of them is: whoever builds a range, at whichever node and however late,
+# reads the same terms, and a build with other terms is another build.
+
 _DIGEST_BYTES = 8
 
 
@@ -219,6 +211,10 @@ def parse_terms(document: object) -> BuildTerms:
         exact_name(document.get("way", ""), "way"),
         document.get("passing", False) is True,
     )
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+# A job whose first snapshot is built by ranges carries the request in its status until the job is built.
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +288,11 @@ def build_id(job_id: str, spec_json: str, request: BuildRequest, source_id: str,
     what += [request.pin] if request.pin else []
     digest = hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
     return BuildId(job_id, request.version, digest)
+
+
+# --- pieces of a snapshot ---------------------------------------------------------------------------------------------
+# Every node comes to the same pieces from the same files: a piece that two nodes named in different ways would be read
+# twice, or never.
 
 
 class SnapshotFile(NamedTuple):
@@ -403,6 +404,12 @@ def depth_for(total_bytes: int, range_bytes: int) -> int:
     return next((cuts for cuts in range(DEPTH_MAX) if total_bytes <= range_bytes << cuts), DEPTH_MAX)
 
 
+# --- the choice of staged ranges --------------------------------------------------------------------------------------
+# The chosen ranges make up the whole snapshot, each piece once. A range may be there beside its halves, or one half
+# beside the whole: splits, merges and results that come late leave any of them behind. All of them were read of one
+# version, so that either way gives the same rows.
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Ranges that are `chosen`, and the largest ranges of which nothing is there (`lacking`).
@@ -451,6 +458,8 @@ def _above(there: Collection[int]) -> set[int]:
             found.add(each)
     return found
 
+
+# --- limits of retained commits ---------------------------------------------------------------------------------------
 
 RETAINED_BYTES_MAX = 64 * 1024**3
 """Bytes of change rows that are retained of a table while it is built, where `build.kept_bytes_max` is not given; what

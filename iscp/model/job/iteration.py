@@ -1,16 +1,6 @@
-"""One run over a range of source versions, and what came of it.
-
-The cost of one job's part in one iteration: the time of its parts, what it read and wrote, what stood in its way.
-
-It also says why the job needed Spark, where that starts only when something needs it.
-
-The figures of a job's refreshes, and of the purges of its table, on the node that runs it.
-
-Check reports on jobs field by field: positions, reports and history that may be stored, or ValueError.
-
-A sink's position comes from a consumer's own code, a report from another node. Either may have anything of any type in
-it. Messages are made fit to be stored (`untrusted_values`); a number or a name that is wrong is refused, and with it
-all that it belongs to.
+"""Iterations: each is one run over a range of a source's versions for jobs of its table. The module has the order to
+run one and its outcome, its cost, the figures of a job's maintenance, and the checks of reports that come from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -50,6 +40,9 @@ from iscp.model.values.watermark import (
     exact_totals,
     exact_watermark,
 )
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+# The cost of one job's part in one iteration: the time of its parts, what it read and wrote, what stood in its way.
 
 SECONDS_MOST = 366 * 86_400.0
 """The longest time that a part of an iteration may take in a report (seconds); a report of more is refused."""
@@ -162,6 +155,9 @@ def split_figures(figures: Mapping[str, Any]) -> tuple[dict[str, Any], Usage | N
         return others, None
 
 
+# --- the need of Spark ------------------------------------------------------------------------------------------------
+# Why a job needed Spark, where Spark starts only when something needs it.
+
 REASONS_MAX = 4
 """Reasons that are kept of one job's work; further ones are left out, as the first of them made it wait."""
 
@@ -197,6 +193,10 @@ def joined_needs(first: SparkNeed | None, second: SparkNeed | None) -> SparkNeed
     for reason in second.reasons:
         first = first.and_for(reason)
     return replace(first, started=first.started or second.started)
+
+
+# --- figures of maintenance -------------------------------------------------------------------------------------------
+# The figures of a job's refreshes, and of the purges of its table, on the node that runs the job.
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +247,9 @@ def summed(of_ranges: Sequence[MaintenanceFigures]) -> MaintenanceFigures | None
 
 
 _COUNTS = ("submitted", "running", "waiting", "completed", "failed", "timeout", "rejected")
+
+
+# --- iterations and their outcomes ------------------------------------------------------------------------------------
 
 
 class DataType(StrEnum):
@@ -405,6 +408,12 @@ class HistoryEntry:
     parts_s: Mapping[str, float] = field(default_factory=dict)
     usage: Usage | None = None
 
+
+# --- checks of reports ------------------------------------------------------------------------------------------------
+# Positions, reports and history are checked field by field: the result may be stored, or ValueError is raised. A sink's
+# position comes from a consumer's own code, a report from another node. Either may have anything of any type in it.
+# Messages are made fit to be stored (`untrusted_values`); a number or a name that is wrong is refused, and with it all
+# that it belongs to.
 
 PARTS_MAX = 32
 """Parts of an iteration whose times are stored; a report of more is refused."""

@@ -1,10 +1,5 @@
-"""Jobs: the row that the job log has of each, and the reports on it.
-
-Find the tables that a job reads besides its own: a spec names them all, as options of its consumer.
-
-Show a job whose table is cut into ranges, with a row for each of them, as the one job that its users see.
-
-Notifications to receivers of webhooks: a condition of a job has begun or ended, or the owner has changed.
+"""Jobs: the row that the job log has of each, the reports on it, and what follows from rows: the tables that a job
+reads, the one job that users see of the rows of its ranges, new registrations, and notifications on jobs.
 """
 
 from __future__ import annotations
@@ -41,6 +36,8 @@ from iscp.model.values.watermark import (
     parse_sources,
     sources_document,
 )
+
+# --- rows and reports -------------------------------------------------------------------------------------------------
 
 
 class JobState(StrEnum):
@@ -384,6 +381,9 @@ def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobS
     return replace(status, error_code=last.error_code, error_msg=last.error_msg, failures=last.failures)
 
 
+# --- tables of a job besides its own ----------------------------------------------------------------------------------
+# A spec names all tables that a job reads, as options of its consumer.
+
 _NAMING = '"tables"'
 
 
@@ -408,6 +408,10 @@ def tables_of(row: JobRow) -> Mapping[str, str]:
 def further_tables(row: JobRow) -> tuple[str, ...]:
     """Return the URIs of the tables besides its own, each once."""
     return tuple(dict.fromkeys(uri for uri in tables_of(row).values() if uri != row.table_uri))
+
+
+# --- jobs on tables that are cut into ranges --------------------------------------------------------------------------
+# The job log has a row for each range; users see one job.
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow:
@@ -437,6 +441,9 @@ def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
 
 _BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
 _REASONS = (Reason.NONE, Reason.BUILDING, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)
+
+
+# --- jobs to be registered --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,6 +494,9 @@ def copy_id(table_id: str, uri: str) -> str:
     """Return the id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
     return f"{table_id}@{sha256(uri.encode()).hexdigest()[:_COPY_DIGITS]}"
 
+
+# --- notifications to receivers of webhooks ---------------------------------------------------------------------------
+# A condition of a job has begun or ended, or the owner has changed.
 
 FORMAT_VERSION = 1
 

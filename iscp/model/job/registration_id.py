@@ -1,33 +1,7 @@
 """The id of a registration (`job_id`): when it began, of which spec its target is, and who keeps the target.
 
-The position of every kind of sink has the job_id of its last commit. So each target says, without another field, what
-its rows are made by and who keeps them. The forms are:
-
-- `TIME`: a registration of a release before marks;
-- `TIME-MARK`: one in a cluster; `TIME-MARK-run`: one of a run, which needs no cluster;
-- either of the latter with `-full` at its end: one that was requested so that the target is built from nothing;
-- any of these with `.NUMBER`: the row of a range (see `ranged_job_id`);
-- any of these with `~deleted`: that registration deletes the target. The id is later than its own, so that an iteration
-  of it which comes late does not build the target again, and any new registration's is later still.
-
-TIME is 12 hexadecimal digits, and of the same length in all forms. Hence ids are compared as texts: of two ids of
-different times the later one is greater, whatever follows, and older forms take part. MARK is `spec_mark`, and
-what the rows of a target are follows from it.
-
-**Two ids of one time.** Within a cluster there are none: `next_job_id` always counts on. A cluster and a run, or two
-runs, may draw the same time for one target. If their ids differ, they are ordered as any others, in the same way for
-everybody: only the greater one may claim. If they are equal, then so are their marks, and hence the table and the
-spec: both write the same rows of the same versions. Each of their commits is the one after the seq that it was made on,
-or fails, and the attempt in it says whose it is. So the two are like two nodes that run one job, of which one has lost
-its lease (docs/exactly-once.md).
-
-Shell-style patterns over names of tables and jobs: `*` any characters, also / and ., `?` one, `[ab]` one of these.
-
-They are matched as a whole and with regard to case.
-
-The fields by which lines of a node's log name jobs, so that `job logs` shows each line to whom it concerns.
-
-`JobOfLines` (iscp.model.api.api_requests) reads them.
+The module also has the other ways to name jobs: patterns over names of tables and jobs, and the fields by which lines
+of a node's log name them.
 """
 
 from __future__ import annotations
@@ -43,6 +17,21 @@ from iscp.model.build.build_task import BuildPlan
 from iscp.model.job.job_row import JobRow
 from iscp.model.spec.spec import ConsumerSpec, schema_of_spec
 from iscp.model.values.errors import Superseded
+
+# --- ids of registrations ---------------------------------------------------------------------------------------------
+# The position of every kind of sink has the job_id of its last commit. So each target says, without another field, what
+# its rows are made by and who keeps them. `RegistrationId` has the forms of ids.
+#
+# TIME is 12 hexadecimal digits, and of the same length in all forms. Hence ids are compared as texts: of two ids of
+# different times the later one is greater, whatever follows, and older forms take part. MARK is `spec_mark`, from which
+# it follows what the rows of a target are.
+#
+# Two ids of one time: within a cluster there are none, as `next_job_id` always counts on. A cluster and a run, or two
+# runs, may draw the same time for one target. If their ids differ, they are ordered as any others, in the same way for
+# everybody: only the greater one may claim. If they are equal, then so are their marks, and hence the table and the
+# spec: both write the same rows of the same versions. Each of their commits is the one after the seq that it was made
+# on, or fails, and the attempt in it says whose it is. So the two are like two nodes that run one job, of which one has
+# lost its lease (docs/exactly-once.md).
 
 MARK_DIGITS = 16
 """Hexadecimal digits of a mark: that any two of a million specs share one has a chance of one in 36 million."""
@@ -66,6 +55,15 @@ class RegistrationId(NamedTuple):
     """The parts of a job_id. `time` is empty if it has none of the forms, `mark` if it is of an older one.
 
     `run`: a run keeps the target, and no cluster. `full`: the target is to be built from nothing.
+
+    The forms of a job_id are:
+
+    - `TIME`: a registration of a release before marks;
+    - `TIME-MARK`: one in a cluster; `TIME-MARK-run`: one of a run, which needs no cluster;
+    - either of the latter with `-full` at its end: one that was requested so that the target is built from nothing;
+    - any of these with `.NUMBER`: the row of a range (see `ranged_job_id`);
+    - any of these with `~deleted`: that registration deletes the target. The id is later than its own, so that an
+      iteration of it which comes late does not build the target again, and any new registration's is later still.
     """
 
     time: str = ""
@@ -120,6 +118,11 @@ def superseded(place: str, later_id: str) -> Superseded:
     return Superseded(f"{what}: a run without a cluster has taken it over", remedy=remedy)
 
 
+# --- patterns over names of tables and jobs ---------------------------------------------------------------------------
+# Patterns are those of shells: `*` any characters, also / and ., `?` one, `[ab]` one of these. They are matched as a
+# whole and with regard to case.
+
+
 def is_pattern(text: str) -> bool:
     return any(sign in text for sign in "*?[")
 
@@ -150,6 +153,10 @@ def matcher(table_pattern: str, name_pattern: str) -> Callable[[JobRow], bool]:
 
     return matches
 
+
+# --- jobs in lines of logs --------------------------------------------------------------------------------------------
+# The fields by which lines of a node's log name jobs, so that `job logs` shows each line to whom it concerns;
+# `JobOfLines` (iscp.model.api.api_requests) reads them.
 
 LOGGED_JOBS_MAX = 50
 """Jobs that a line about several of them names; a line about more names none, and is shown for each job of the

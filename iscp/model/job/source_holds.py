@@ -1,10 +1,5 @@
-"""Have a source retain removed files and old commits for the jobs that read them later: an open table's lease.
-
-Delta retains both for as long as two properties of the table say; VACUUM and the cleaning of logs, by whatever writer,
-follow them. A hold raises them, in the user's table. Properties of the table also say which jobs have a hold, for how
-long, and what the user had set, so that several jobs may have one and the last of them leaves the table as it was.
-
-Route a commit that lands on a table with jobs: the tail takes it, or its change rows are retained before.
+"""The retention of what jobs have yet to read: holds, by which a source retains removed files and old commits, and the
+route of each commit that lands on a table with jobs.
 """
 
 from __future__ import annotations
@@ -16,6 +11,13 @@ from enum import Enum, auto
 from math import ceil
 
 from iscp.model.values.ids import JobKey
+
+# --- holds of jobs on their sources -----------------------------------------------------------------------------------
+# A hold has a source retain removed files and old commits for the jobs that read them later: it is an open table's
+# lease. Delta retains both for as long as two properties of the table say; VACUUM and the cleaning of logs, by whatever
+# writer, follow them. A hold raises these properties, in the user's table. Further properties of the table say which
+# jobs have a hold, for how long, and what the user had set, so that several jobs may have one and the last of them
+# leaves the table as it was.
 
 HOLD_MAX_S = 30 * 86_400.0
 """The longest hold of a job on its sources; a longer one is refused. What the job has not read by the end of its hold
@@ -110,6 +112,9 @@ def _seconds(text: str) -> float:
 def _written(seconds: float) -> str:
     return f"interval {ceil(seconds)} seconds"
 
+
+# --- routes of commits ------------------------------------------------------------------------------------------------
+# A commit that lands on a table with jobs is left to the tail, or its change rows are retained before.
 
 REPAIR_MARK = "iscp.repair"
 """The user metadata of a commit marked as a repair; or, where that is a JSON object, a name in it that is true."""

@@ -1,37 +1,7 @@
-"""Decide which iterations of a table start now (after MatrixOne ISCP's "select candidate iterations").
+"""Decisions on when a job may run, from facts alone: which iterations of a table start now, what a trigger of the
+user's own answers, and which jobs no longer run as nodes' processes have died of them.
 
-Jobs of one account on a table have one watermark and share iterations, unless their trigger says otherwise. Only
-what is handed over decides; when it is evaluated again, and what a job's failures mean in time, is the schedule's
-business.
-
-1. A new job starts its first iteration at once, alone, without a probe of the source: to the others' watermark,
-   so that they go on together, or to now. The others do not wait for it.
-2. The jobs at the highest watermark (the leaders) share one iteration to now when the source is ahead, none of
-   them is busy, and no job that is near lags.
-3. Jobs that lag catch up to the leaders, one at a time. Near is one that reached what it was sent for the last time:
-   one more iteration brings it to the leaders, and they wait for that. Nobody waits for one that is far: its
-   catching up may take long, and the leaders would wait because of another's trouble.
-4. A failing job is retried alone, by its own backoff, and counts for nobody else.
-5. Jobs of different accounts have nothing to do with each other.
-6. Jobs that go alone (greedy, independent, periodic, custom, and those that read their tables themselves) start to now
-   whenever the source is ahead and their trigger lets them, whatever others do, who neither wait for
-   them nor go to their watermark.
-7. Periodic jobs that share go together where they are due and at one watermark.
-
-The facts that a trigger of the user's own is handed, and the answers that it may give.
-
-It decides from the facts alone, so that the same facts always lead to the same answer. Its answer is checked: it must
-not be a time in the past, nor nothing.
-
-Find the jobs that nodes' processes have died of, by what these left when a native library crashed them.
-
-A fault of Python is the iteration's own. A fault in a library of another language ends the whole process: it aborts, or
-touches memory that is not its own. The same work would end it again as soon as it is back.
-A job's deaths count at all nodes together, and those of an account's jobs too: there are always further jobs.
-
-Comparisons of a job's target with its source: the request, the report, and when one is refused.
-
-The state of a job's target as last seen, and the kinds of logs that show whether somebody has written to it.
+The values of comparisons of a target with its source, and of the state in which a target was last seen, are here too.
 """
 
 from __future__ import annotations
@@ -51,6 +21,25 @@ from iscp.model.values.errors import ErrorCode, JobFailed, NodeKilled, Temporary
 from iscp.model.values.ids import ShardId
 from iscp.model.values.untrusted_values import exact_float, shown
 from iscp.model.values.watermark import NOTHING_APPLIED
+
+# --- starts of iterations ---------------------------------------------------------------------------------------------
+# The rule is after MatrixOne ISCP's "select candidate iterations". Jobs of one account on a table have one watermark
+# and share iterations, unless their trigger says otherwise. Only what is handed over decides; when the rule is
+# evaluated again, and what a job's failures mean in time, is the schedule's business.
+#
+# 1. A new job starts its first iteration at once, alone, without a probe of the source: to the others' watermark, so
+#    that they go on together, or to now. The others do not wait for it.
+# 2. The jobs at the highest watermark (the leaders) share one iteration to now when the source is ahead, none of them
+#    is busy, and no job that is near lags.
+# 3. Jobs that lag catch up to the leaders, one at a time. A job is near if it reached what it was sent for the last
+#    time: one more iteration brings it to the leaders, and they wait for that. Nobody waits for a job that is far: its
+#    catching up may take long, and the leaders would wait because of another's trouble.
+# 4. A failing job is retried alone, by its own backoff, and counts for nobody else.
+# 5. Jobs of different accounts have nothing to do with each other.
+# 6. Jobs that go alone (greedy, independent, periodic, custom, and those that read their tables themselves) start to
+#    now whenever the source is ahead and their trigger lets them, whatever other jobs do. The others neither wait for
+#    them nor go to their watermark.
+# 7. Periodic jobs that share go together where they are due and at one watermark.
 
 TARGET_LAG_S = 60.0
 """Target lag of a job that has none, where iterations are ordered by their deadlines."""
@@ -197,6 +186,10 @@ def _lead(jobs: Sequence[Candidate], leaders: tuple[int, ...], newest: int | Non
         yield Start(leaders, None)
 
 
+# --- triggers of the user's own ---------------------------------------------------------------------------------------
+# A trigger decides from the facts alone that it is handed, so that the same facts always lead to the same answer. The
+# answer is checked: it must not be a time in the past, nor nothing.
+
 ASK_AGAIN_S = 0.1
 """Least time until a trigger is called again, whatever time it answers, unless something happens."""
 
@@ -256,6 +249,12 @@ def wait_of(answer: object, facts: TriggerFacts) -> float:
 def _wrong(answer: str) -> TemporaryError:
     return TemporaryError(f"answered {answer}", code=ErrorCode.TRIGGER_FAILED)
 
+
+# --- jobs that nodes' processes have died of --------------------------------------------------------------------------
+# The jobs are found by what the processes left when a native library crashed them. A fault of Python is the iteration's
+# own. A fault in a library of another language ends the whole process: it aborts, or touches memory that is not its
+# own. The same work would end the process again as soon as it is back. A job's deaths count at all nodes together, and
+# those of an account's jobs too: there are always further jobs.
 
 DEATHS_MAX = 2
 """How often in a row nodes' processes crash while a job is at work, before no node runs the job."""
@@ -402,6 +401,9 @@ def killed_by_account(account: str, deaths: int) -> NodeKilled:
     )
 
 
+# --- comparisons of a job's target with its source --------------------------------------------------------------------
+# The request, the report, and when a comparison is refused.
+
 SAMPLES_MAX = 10
 """Keys that a comparison shows; the others are only counted."""
 
@@ -502,6 +504,10 @@ def refuse_unverifiable(row: JobRow, repair: bool) -> None:
             remedy="Resume it with `iscp-admin job resume`, or verify without repair",
             code=ErrorCode.JOB_FAILED,
         )
+
+
+# --- the state of a target as last seen -------------------------------------------------------------------------------
+# The kinds of logs show whether somebody has written to the target.
 
 
 class TargetLog(StrEnum):

@@ -1,23 +1,5 @@
-"""The position that a sink with transactions of its own stores beside its data, as one text.
-
-It goes into the very transaction of the data (after MatrixOne ISCP's DataRetriever.UpdateWatermark), and is all that
-the next iteration needs: the seq to compare and set, the watermark to go on from, and whose commit it was.
-
-Find what the rows of a range have reached in a sink, whoever wrote them, by the records of overlapping ranges.
-
-A sharded sink stores one record for each range that was ever committed to it. A range that a split or a merge has made
-has none of its own at first. What its rows have reached then follows from those of the ranges that they belonged to:
-
-- At most one range of a registration is wanted for a key at a time, and a range's first commit fences all records
-  that overlap it. So for each key the record with the latest (job_id, seq), of those that overlap it and are of the
-  same registration, is of the last commit that had to do with the key: the key is at its watermark, however often
-  the table was split and merged since, and whichever of these ranges ever committed anything.
-- Records of other registrations, earlier ones, say nothing of the rows that this one wants: they are only fenced.
-- A record of a later job_id that overlaps, or a fence of one on the own record, says that the range is somebody else's.
-
-That holds as of one moment. So the first commit compares all these records, those that are not there too, with what was
-read, in the very transaction that writes its own: had any of them moved, it starts over. A fence is a mark on a record
-and leaves its watermark alone, so that the other half of a split still finds it.
+"""The position that a sink with transactions of its own stores beside its data, as one text, and what the rows of a
+range have reached by the records of ranges that overlap it.
 """
 
 from __future__ import annotations
@@ -33,6 +15,10 @@ from iscp.model.values.errors import ErrorCode, PermanentError
 from iscp.model.values.ids import JobKey
 from iscp.model.values.untrusted_values import error_text, exact_int, exact_name, shown
 from iscp.model.values.watermark import NOTHING_APPLIED, Position, Watermark, exact_watermark
+
+# --- the record of a commit -------------------------------------------------------------------------------------------
+# The record goes into the very transaction of the data (after MatrixOne ISCP's DataRetriever.UpdateWatermark), and is
+# all that the next iteration needs: the seq to compare and set, the watermark to go on from, and whose commit it was.
 
 FORMAT = 2
 """The format of records with `origin` or `fenced_by`; others are still written and read in format 1, which lacks
@@ -111,6 +97,24 @@ def record_key(key: JobKey, target: str) -> str:
     """
     place = f"iscp:{target}" if target else f"iscp:{key.account}/{key.table_id}/{key.job_name}"
     return place if key.range_id == 1 else f"{place}#{key.range_id}"
+
+
+# --- what the rows of a range have reached ----------------------------------------------------------------------------
+# A sharded sink stores one record for each range that was ever committed to it. A range that a split or a merge has
+# made has none of its own at first. What its rows have reached, whoever wrote them, then follows from the records of
+# the ranges that the rows belonged to:
+#
+# - At most one range of a registration is wanted for a key at a time, and a range's first commit fences all records
+#   that overlap it. So for each key the record with the latest (job_id, seq), of those that overlap it and are of the
+#   same registration, is of the last commit that had to do with the key: the key is at its watermark, however often the
+#   table was split and merged since, and whichever of these ranges ever committed anything.
+# - Records of other registrations, earlier ones, say nothing of the rows that this one wants: they are only fenced.
+# - A record of a later job_id that overlaps, or a fence of one on the own record, says that the range is somebody
+#   else's.
+#
+# That holds as of one moment. So the first commit compares all these records, those that are not there too, with what
+# was read, in the very transaction that writes its own: had any of them moved, the commit starts over. A fence is a
+# mark on a record and leaves its watermark alone, so that the other half of a split still finds it.
 
 
 @dataclass(frozen=True, slots=True)

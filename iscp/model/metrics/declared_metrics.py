@@ -1,10 +1,5 @@
-"""Declare a metric: its name and unit, how it is counted, and by what it is split; and the attributes that metrics of
-several concepts have.
-
-Names and units follow the style of OpenTelemetry's semantic conventions; Prometheus sees them as
-`prometheus_name` says, which is what OpenTelemetry's exporter makes of them.
-
-All metrics that a node may emit, concept by concept. The name of a metric begins with that of its concept.
+"""All metrics that a node may emit, concept by concept: each with its name and unit, how it is counted, and by what it
+is split. The name of a metric begins with that of its concept.
 """
 
 from __future__ import annotations
@@ -14,6 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
+
+# --- declarations -----------------------------------------------------------------------------------------------------
+# Names and units follow the style of OpenTelemetry's semantic conventions; Prometheus sees them as `prometheus_name`
+# says, which is what OpenTelemetry's exporter makes of them.
 
 SECONDS = "s"
 BYTES = "By"
@@ -130,6 +129,8 @@ def duration(
     )
 
 
+# --- attributes that metrics of several concepts have -----------------------------------------------------------------
+
 ACCOUNT = Attribute("iscp.account", "The account of the job")
 TABLE = Attribute("iscp.table", "The URI of the table that the job is on")
 JOB = Attribute("iscp.job", "The name of the job")
@@ -138,6 +139,8 @@ ERROR = Attribute(
     "error.type", "The [code](operations.md#error-codes) of the error, as `STORAGE`; absent where there was none"
 )
 
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
 
 JOB_STATE = Attribute(
     "iscp.job.state", "The state of the job: `pending`, `running`, `canceled`, `error` or `completed`"

@@ -1,8 +1,7 @@
-"""The events that can happen to the machines. Their loops turn the world into these, one at a time.
+"""The events that can happen to the machines of a node and of the owner, the effects that the machines give, and the
+times that the protocol waits.
 
-The effects that the machines give. Effects of one step are carried out in their order.
-
-The times that the protocol waits; all of them are configuration.
+The machines' loops turn the world into events, one at a time. The effects of one step are carried out in their order.
 """
 
 from __future__ import annotations
@@ -341,6 +340,10 @@ class BuildRing:
 
 
 OwnerEffect = SendTo | RevokeLease | RecordCheckpoint | BuildRing | Resign | Decided
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+# All times that the protocol waits are configuration.
 
 
 @dataclass(frozen=True, slots=True)

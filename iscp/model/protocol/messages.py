@@ -3,8 +3,6 @@
 The channel may lose, double and reorder messages: the sender repeats whatever was not confirmed, and the receiver drops
 what it has seen or what is stale. Every message names the owner's term and the node's epoch that it belongs to, so that
 it can be judged by itself.
-
-Store what operators have decided of nodes and shards.
 """
 
 from __future__ import annotations

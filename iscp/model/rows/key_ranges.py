@@ -1,42 +1,5 @@
-"""Key-hash ranges of a table: which there may be, which overlap, which keys are in one.
-
-Ranges follow a binary tree (iscp.model.rows.key_ranges), of which 1 is the whole table. The highest bits of a key's
-hash, a signed number of 64 bits, say to which range it belongs: in order of their hashes the ranges of one level lie
-side by side, so that a range is all hashes between a lowest and a highest.
-
-Ranges as they are cut in halves and put together again, whatever is in them (after ScyllaDB's tablets).
-
-A binary tree: 1 is the whole, n is cut into 2n and 2n+1, and those two are put together again as n.
-
-Find the parts of two tables that differ, by digests of ranges of their keys.
-
-A range is a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many ranges are
-halves of the former ones, so that what differs can be narrowed without storing anything.
-
-How sure is it? A range's digest is its number of rows and the exact sums of two 64-bit hashes of each row. Sums do not
-depend on the rows' order, and a row that is there twice counts twice, which it would not in an exclusive or. If the
-rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by chance that
-is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise. The hashes are
-not cryptographic: who writes a target in order to deceive can find rows that seem equal.
-
-Define what the changes of one key in a range come to; Arrow and Spark both carry out this one definition.
-
-A table is a bag of rows: several of them may have one key. The changes of a key, in order of version and in one version
-removals before writes, are counted as if the key had one row before where the first of them removes, and none where it
-writes. If none is left, the key is gone, whatever there was between. If one is left, and the last change wrote it, it
-is that one: the version that wrote it has removed all others. If one is left and the last change removed another, or if
-there are more, rows share the key, or shared it; which of them is left does not follow from the changes, only from the
-source's rows. Values are never compared, so that this is true for all types.
-
-A row that was there before the range and stays there shows in no change. So each operation also says how many rows the
-key had before, and is valid only if that is so. Whoever applies it has to check that against a target that has a key's
-row, or against the source as it is after the range.
-
-Choose the data files that are rewritten with a commit of few changed rows, as in a log-structured merge tree.
-
-Each such commit leaves a small file and marks rows of others as gone. Without an end to that a reader would open ever
-more files for ever fewer rows. The class of a file follows from the rows that are left in it; as soon as there are too
-many files of one class they become one of the next, so that a row is rewritten once a class, and not once a commit.
+"""Ranges of a table's keys, and rules that go key by key: the tree of ranges, the ranges of key hashes by which a table
+is split, the net change of a key, the comparison of two tables by digests of ranges, and the choice of files to merge.
 """
 
 from __future__ import annotations
@@ -48,6 +11,10 @@ from math import ceil
 from typing import TypeVar
 
 from iscp.model.sql.sql_names import quoted
+
+# --- the tree of ranges -----------------------------------------------------------------------------------------------
+# Ranges are cut in halves and put together again, whatever is in them (after ScyllaDB's tablets). They are a binary
+# tree: 1 is the whole, n is cut into 2n and 2n+1, and those two are put together again as n.
 
 WHOLE = 1
 
@@ -74,6 +41,11 @@ def sibling(range_id: int) -> int:
     """Return the other half of its parent."""
     return range_id ^ 1
 
+
+# --- ranges of key hashes ---------------------------------------------------------------------------------------------
+# Which ranges a table may have, which overlap, and which keys are in one. The range 1 is the whole table. The highest
+# bits of a key's hash, a signed number of 64 bits, say to which range the key belongs: in order of their hashes the
+# ranges of one level lie side by side, so that a range is all hashes between a lowest and a highest.
 
 RANGES_MAX = 64
 """Ranges of one table at a time; none is smaller than this part of it, and a split beyond it is refused."""
@@ -165,6 +137,22 @@ def condition_sql(key: Sequence[str], range_id: int) -> str:
     return f"{hash_sql(key)} BETWEEN {low}L AND {high}L"
 
 
+# --- net changes of a key ---------------------------------------------------------------------------------------------
+# The changes of one key in a range of versions come to one operation. Arrow and Spark both carry out this one
+# definition.
+#
+# A table is a bag of rows: several of them may have one key. The changes of a key, in order of version and in one
+# version removals before writes, are counted as if the key had one row before where the first of them removes, and none
+# where it writes. If none is left, the key is gone, whatever there was between. If one is left, and the last change
+# wrote it, it is that one: the version that wrote it has removed all others. If one is left and the last change removed
+# another, or if there are more, rows share the key, or shared it; which of them is left does not follow from the
+# changes, only from the source's rows. Values are never compared, so that this is true for all types.
+#
+# A row that was there before the range and stays there shows in no change. So each operation also says how many rows
+# the key had before, and is valid only if that is so. Whoever applies an operation has to check that against a target
+# that has a key's row, or against the source as it is after the range.
+
+
 class Op(StrEnum):
     """An operation on a key: it leads from how many rows to how many."""
 
@@ -189,6 +177,16 @@ NET_OPS: Mapping[tuple[bool, bool], Op] = {
 ABSENT_BEFORE = (Op.INSERT, Op.PASSED)
 ABSENT_AFTER = (Op.DELETE, Op.PASSED)
 
+
+# --- differences of two tables by digests -----------------------------------------------------------------------------
+# A range is here a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many
+# ranges are halves of the former ones, so that what differs can be narrowed without storing anything.
+#
+# How sure is a comparison? A range's digest is its number of rows and the exact sums of two 64-bit hashes of each row.
+# Sums do not depend on the rows' order, and a row that is there twice counts twice, which it would not in an exclusive
+# or. If the rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by
+# chance that is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise.
+# The hashes are not cryptographic: who writes a target in order to deceive can find rows that seem equal.
 
 ROWS_PER_RANGE = 20_000
 """Rows in a range of keys when tables are compared; the ranges are as many as that takes, up to COMPARED_RANGES_MAX."""
@@ -275,6 +273,12 @@ def unequal(ranges: Ranges, source: Digests, target: Digests) -> Unequal:
 def total(digests: Digests) -> Digest:
     return sum(digests.values(), Digest())
 
+
+# --- data files to merge ----------------------------------------------------------------------------------------------
+# Data files are rewritten with a commit of few changed rows, as in a log-structured merge tree. Each such commit leaves
+# a small file and marks rows of others as gone. Without an end to that a reader would open ever more files for ever
+# fewer rows. The class of a file follows from the rows that are left in it; as soon as there are too many files of one
+# class they become one of the next, so that a row is rewritten once a class, and not once a commit.
 
 FILES_OF_A_CLASS_MAX = 16
 """Files of a class, and the factor between the rows of one class and those of the one below it."""

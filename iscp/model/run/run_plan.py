@@ -1,22 +1,5 @@
-"""The result of each job of a run.
-
-Say remedies as they are for a run: what jobs meet is worded for a cluster, whose commands a run does not have.
-
-Say what a run would do to each job, and why, without doing it.
-
-Decide how a target stands to a run that wants to keep it: the id of its last commit says whose it is.
-
-Decide after each iteration of a run whether a job goes on, waits for another try, or has ended.
-
-Decide which jobs of a run come next: those whose tables are as fresh as the run will make them.
-
-A job comes after all jobs whose targets it reads, and is skipped if one of them fails. Jobs of one table that are ready
-together are one unit, as their table is read once for all of them. A job that reads its tables itself is a unit of its
-own: it shares no read, and would wait for whatever the others do.
-
-A job as a file or a program wants it.
-
-Choose the jobs of files that a run is about, by their names and tags.
+"""A run, which brings jobs up to date once without a cluster: its plan, the standing of each target, the forecast, the
+progress of each job, and its result.
 """
 
 from __future__ import annotations
@@ -38,6 +21,8 @@ from iscp.model.values.errors import ErrorCode, InvalidRequest
 from iscp.model.values.ids import next_job_id
 from iscp.model.values.untrusted_values import Refusals
 from iscp.model.values.watermark import Position, Watermark
+
+# --- the result of each job -------------------------------------------------------------------------------------------
 
 
 class ResultState(StrEnum):
@@ -118,6 +103,9 @@ def with_need(result: RunResult, need: SparkNeed | None) -> RunResult:
     return result if need is None else replace(result, spark=str(need), started_spark=need.started)
 
 
+# --- remedies in the words of a run -----------------------------------------------------------------------------------
+# What jobs meet is worded for a cluster, whose commands a run does not have.
+
 FULL = "a full refresh (--full-refresh, or full=True)"
 
 _WORDS = {
@@ -172,6 +160,10 @@ def words_of_a_run(text: str) -> str:
     return _FOUND.sub(lambda found: _WORDS[found[0]], text)
 
 
+# --- the standing of a target -----------------------------------------------------------------------------------------
+# The id of a target's last commit says whose the target is, and so how it stands to a run that wants to keep it.
+
+
 class TargetStanding(StrEnum):
     """A target stands to a run in one of these ways.
 
@@ -202,6 +194,10 @@ def job_id_for_run(position: Position, mark: str, now_s: float, *, full: bool) -
     It is later than the one there, also where a clock is behind. `full`: the target is built from nothing.
     """
     return marked_job_id(next_job_id(now_s, parse_job_id(position.job_id).time), mark, run=True, full=full)
+
+
+# --- the forecast -----------------------------------------------------------------------------------------------------
+# What a run would do to each job, and why, without doing it.
 
 
 class Forecast(StrEnum):
@@ -276,6 +272,9 @@ def forecast_action(
     behind = [f"{uri}: {applied} → {newest}" for uri, (applied, newest) in versions.items() if applied != newest]
     return (Forecast.UPDATE, "; ".join(behind)) if behind else (Forecast.CURRENT, "no table has changed")
 
+
+# --- the progress of a job --------------------------------------------------------------------------------------------
+# After each iteration of a run a job goes on, waits for another try, or has ended.
 
 TRIES_MAX = 4
 """Iterations in a row of one job that may fail by something temporary; after the last of them the job has failed."""
@@ -365,6 +364,12 @@ class JobProgress:
 def _moved(before: Watermark, after: Watermark) -> bool:
     return (before.version, before.step) != (after.version, after.step)
 
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+# The jobs that come next are those whose tables are as fresh as the run will make them. A job comes after all jobs
+# whose targets it reads, and is skipped if one of them fails. Jobs of one table that are ready together are one unit,
+# as their table is read once for all of them. A job that reads its tables itself is a unit of its own: it shares no
+# read, and would wait for whatever the others do.
 
 PARALLEL_DEFAULT, PARALLEL_MAX = 4, 64
 """Tables whose jobs are run at once: by default, and at the most."""
@@ -530,6 +535,9 @@ def _refuse_circle(jobs: Sequence[PlannedJob], makers: Mapping[str, Sequence[int
         ) from error
 
 
+# --- jobs as a file or a program wants them ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A job that is wanted, and where it is written (`jobs/sales.yaml[3]`).
@@ -542,6 +550,8 @@ class Wanted:
     rebuild: bool = False
     leave: bool = False
 
+
+# --- the choice of jobs by their names and tags -----------------------------------------------------------------------
 
 TAG_PREFIX = "tag:"
 """The beginning of a pattern that is of tags, as dbt writes it."""

@@ -1,12 +1,8 @@
-"""Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
+"""Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for; the waits
+that follow from the settings of retries; and the variables of the environment that iscp reads.
 
-A valid configuration is decided here; nothing is known here of files and environment variables
-(`iscp.app.settings` reads those). What is written here about a setting is what
-`docs/configuration.md` says.
-
-Decide when failed work is tried again. The random number is passed in.
-
-The variables of the environment that iscp reads: of settings, by their paths, and the few others.
+A valid configuration is decided here; nothing is known here of files and environment variables (`iscp.app.settings`
+reads those). What is written here about a setting is what `docs/configuration.md` says.
 """
 
 from __future__ import annotations
@@ -22,6 +18,8 @@ from iscp.model.build.build_task import RETAINED_BYTES_MAX
 from iscp.model.job.iteration import Bounds
 from iscp.model.settings.embedder_config import EmbedderConfig, EmbeddingConfig
 from iscp.model.values.untrusted_values import LogLevel, SettingFault, about, setting, url_fault
+
+# --- settings, section by section -------------------------------------------------------------------------------------
 
 JOBS_NAMED_MAX = 10_000
 """Jobs that `metrics.per_job_max` may name; a node that is to name more does not start."""
@@ -440,6 +438,9 @@ class NodeConfig:
         return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"
 
 
+# --- settings as documented -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting as documented; `default` is MISSING where it must be given."""
@@ -481,6 +482,9 @@ def settings(of: type = NodeConfig, parent: str = "") -> Iterator[Setting]:
         yield from settings(kind, path)
 
 
+# --- waits before failed work is tried again --------------------------------------------------------------------------
+# The random number is passed in.
+
 JITTER = 0.25
 """The part of a wait by which it is shortened at random, so that what failed together does not come back together."""
 
@@ -508,6 +512,9 @@ def delay_s(config: BackoffConfig, failures: int, draw: float) -> float:
         return jittered_s(config.quarantine_s, draw)
     return doubled_s(config, failures, draw)
 
+
+# --- variables of the environment -------------------------------------------------------------------------------------
+# iscp reads variables of settings, by their paths, and the few others here.
 
 VARIABLE_PREFIX = "ISCP_"
 

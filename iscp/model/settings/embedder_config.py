@@ -1,8 +1,6 @@
-"""Settings say which embedders turn texts into vectors. See docs/embedders.md.
+"""Settings say which embedders turn texts into vectors, and faults say what is wrong with them. See docs/embedders.md.
 
 Jobs name an embedder, and nothing else of it: URLs, files and models are the node's to say.
-
-Find what is wrong with the definitions of embedders (`[embedders.NAME]`), each fault by its path.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ from math import isfinite
 from typing import ClassVar
 
 from iscp.model.values.untrusted_values import SettingFault, is_loopback, setting, url_fault
+
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,9 @@ class EmbeddingConfig:
     )
     cache_mb: int = setting(64, "Memory for vectors of texts that were embedded before; 0: none", least=0)
 
+
+# --- faults of definitions --------------------------------------------------------------------------------------------
+# Each fault of the definitions of embedders (`[embedders.NAME]`) is found by its path.
 
 EMBEDDERS_MAX = 64
 """Embedders that a node's settings define; more are refused at the node's start."""

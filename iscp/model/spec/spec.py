@@ -1,11 +1,8 @@
-"""The `job_spec`: what a job maintains, when its iterations start, and what it does about what may happen.
+"""The `job_spec`: what a job maintains, when its iterations start, and what it does about what may happen; its fields
+under flat names, and the schema of what may be written.
 
 Its JSON form is that of the job log and of the API; it carries no defaults that were not given, so that a later default
 also reaches jobs registered before it.
-
-The fields of a job_spec under one flat name each, as options, job files and the Python client have them.
-
-The kinds of jobs whose targets are indexes.
 """
 
 from __future__ import annotations
@@ -18,6 +15,9 @@ from functools import cache
 from typing import Any, NewType, TypedDict, TypeVar, get_type_hints
 
 from iscp.model.values.errors import InvalidRequest
+
+# --- fields under flat names ------------------------------------------------------------------------------------------
+# Options, job files and the Python client have each field of a job_spec under one flat name.
 
 _CONSUMER = ("iteration", "consumer")
 
@@ -164,9 +164,13 @@ def flat_name(path: str) -> str:
     return next((name for name, keys in PATHS.items() if path == ".".join(("spec", *keys))), path)
 
 
+# --- kinds of jobs whose targets are indexes --------------------------------------------------------------------------
+
 INDEX_KINDS = ("fulltext", "vector", "search")
 """The kinds of consumers that maintain an index: of words, of vectors, and of both."""
 
+
+# --- the parsed job_spec ----------------------------------------------------------------------------------------------
 
 E = TypeVar("E", bound=StrEnum)
 Tag = NewType("Tag", str)
@@ -343,6 +347,9 @@ class JobSpec:
 
 def default_of(kind: type[E]) -> E:
     return next(iter(kind))
+
+
+# --- the schema of a job_spec -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

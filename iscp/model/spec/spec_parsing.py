@@ -1,12 +1,5 @@
-"""Read a `job_spec`, and refuse what is not known or cannot be taken, by the path of the field.
-
-Change some fields of a job's spec.
-
-A field that is not given stays as it is, and null takes a field back to its default. The result is checked as a whole,
-as a new job's spec is. A trigger of another kind replaces the one before with all that belongs to it; what decides over
-the rows of the target cannot be changed, as the target would no longer have what its watermark says.
-
-Turn what users give of a materialized view into the job_spec of the job that maintains it, and back.
+"""A `job_spec` as users write it: how it is read and refused, how some of its fields are changed, and how it is made of
+the fields of a materialized view.
 """
 
 from __future__ import annotations
@@ -38,6 +31,9 @@ from iscp.model.spec.spec import (
 )
 from iscp.model.values.errors import InvalidRequest, IscpError
 from iscp.model.values.untrusted_values import Refusals, name_hint, shown
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+# What is not known or cannot be taken is refused, by the path of the field.
 
 TAGS_MAX, TAG_CHARS_MAX = 100, 100
 """The tags of one job, and the characters of one."""
@@ -302,6 +298,11 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
 """The readers of fields by their types; they refuse other values."""
 
 
+# --- changes of some fields -------------------------------------------------------------------------------------------
+# A field that is not given stays as it is, and null takes a field back to its default. The result is checked as a
+# whole, as a new job's spec is. A trigger of another kind replaces the one before with all that belongs to it. What
+# decides over the rows of the target cannot be changed, as the target would no longer have what its watermark says.
+
 _PATCH_AS_JSON = 'Write it as in {"target_lag": 60}'
 
 _OPAQUE = "options"
@@ -353,6 +354,9 @@ def _refuse_another_target(before: JobSpec, after: JobSpec) -> None:
                 remedy="Have the target rebuilt: `iscp-admin job resync` takes another spec",
             )
 
+
+# --- materialized views -----------------------------------------------------------------------------------------------
+# What users give of a view is turned into the job_spec of the job that maintains it, and back.
 
 VIEW_KIND = "view"
 """The kind of consumer that maintains a query's result."""

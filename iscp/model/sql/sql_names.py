@@ -1,23 +1,6 @@
-"""Names as SQL takes them, and the names of columns and tables that iscp adds.
-
-Names of fields within structs, as SQL writes them: each part of the path in backticks, joined by dots.
-
-So a table's columns and the fields within them are found by one name each. A column that is itself called as the path
-of a field is has that name alone.
-
-Decide which functions users' SQL may call: those that Spark brings along, but for those that reach beyond the
-rows.
-
-Functions of SQL that make as much as a number says: a text of so many characters, an array of so many elements.
-
-An engine computes a constant while it plans a query, so that one such number ends a process before anything has run.
-
-Bound the length and the nesting of users' SQL by one pass over the text, before anybody parses it.
-
-Parsers go down by some calls for each level, and end where their stack does.
-
-The ways in which rows of a query depend on the time, and when such a query is refreshed though no table has
-changed.
+"""Names in SQL, and the bounds of users' SQL: the names that iscp adds, the names of fields within structs, the
+functions that may be called and the sizes that they may make, the length and nesting of a text, and its dependence on
+the time.
 """
 
 from __future__ import annotations
@@ -30,6 +13,9 @@ from math import floor, inf
 from typing import Any
 
 from iscp.model.values.errors import InvalidRequest
+
+# --- names that iscp adds ---------------------------------------------------------------------------------------------
+# Names of columns and tables beside those of users, and names as SQL takes them.
 
 OP = "_iscp_op"
 """The column with a net change's operation (see the port Changes)."""
@@ -72,6 +58,10 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+# --- names of fields within structs -----------------------------------------------------------------------------------
+# SQL writes each part of the path in backticks, joined by dots. So a table's columns and the fields within them are
+# found by one name each. A column that is itself called as the path of a field is has that name alone.
+
 _PATH = re.compile(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)+", re.DOTALL)
 _PART = re.compile(r"`((?:[^`]|``)*)`", re.DOTALL)
 
@@ -106,6 +96,9 @@ def _nested(field: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Mapping
         yield {**found, "name": path_name(below)}
         yield from _nested(found, below)
 
+
+# --- functions that users' SQL may call -------------------------------------------------------------------------------
+# These are the functions that Spark brings along, but for those that reach beyond the rows.
 
 _JAVA = "calls Java"
 _FILE_OF_ROW = "says in which file a row lies, which is another one after each cleaning"
@@ -174,6 +167,10 @@ def table_function_fault(parts: Sequence[str]) -> SqlFault | None:
         f"reads rows of {'.'.join(parts)}()", f"Read tables that are named, or {', '.join(sorted(_TABLE_FUNCTIONS))}"
     )
 
+
+# --- sizes that functions make ----------------------------------------------------------------------------------------
+# Some functions make as much as a number says: a text of so many characters, an array of so many elements. An engine
+# computes a constant while it plans a query, so that one such number ends a process before anything has run.
 
 SIZE_MAX = 1_000_000
 """Characters, elements, digits or rows that one call of a function such as `repeat` or `sequence` in users' SQL may
@@ -259,6 +256,10 @@ def _too_large(name: str, given: str) -> SqlFault:
     return SqlFault(f"calls {name}() with {given}, more than {SIZE_MAX}", "Make less at a time")
 
 
+# --- the length and the nesting of SQL --------------------------------------------------------------------------------
+# Both are bounded by one pass over the text, before anybody parses it: parsers go down by some calls for each level,
+# and end where their stack does.
+
 SQL_CHARACTERS_MAX = 200_000
 """Characters of a view's query or of a filter; a longer one is refused."""
 
@@ -320,6 +321,9 @@ def _end_of_comment(sql: str, at: int) -> int:
         at = found.end()
     return len(sql) if depth else at
 
+
+# --- dependence on the time -------------------------------------------------------------------------------------------
+# The ways in which rows of a query depend on the time, and when such a query is refreshed though no table has changed.
 
 TIME_REFRESH_S = 60.0
 """How long the rows of a query that goes by the time of day stay as they are while no table changes; a view with a

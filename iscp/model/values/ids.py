@@ -1,11 +1,7 @@
-"""Names of the things that iscp speaks of.
+"""Names of the things that iscp speaks of: jobs, shards and dispatches, the members of a cluster, and traces.
 
 They are named tuples, not dataclasses: an owner looks each of a hundred thousand shards up several times while it takes
 over, and tuples are made, hashed and compared in C.
-
-The members of a cluster, as etcd has them.
-
-The context of a trace, as it travels: one text after W3C Trace Context, level 1 (`traceparent`).
 """
 
 from __future__ import annotations
@@ -13,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+# --- jobs, shards and dispatches --------------------------------------------------------------------------------------
 
 DEFAULT_ACCOUNT = "default"
 
@@ -102,6 +100,8 @@ class TableEpoch(NamedTuple):
     counter: int
 
 
+# --- members of a cluster, as etcd has them ---------------------------------------------------------------------------
+
 WIRE_FORMAT = 3
 """The format in which owner and nodes speak to each other. A change that the format before cannot read adds 1."""
 
@@ -177,6 +177,9 @@ class Leader:
     node_id: str
     revision: int
 
+
+# --- contexts of traces -----------------------------------------------------------------------------------------------
+# A context travels as one text after W3C Trace Context, level 1 (`traceparent`).
 
 TRACE_KEY = "traceparent"
 """The name under which a context travels, in the metadata of a call."""

@@ -1,20 +1,7 @@
-"""Check texts and numbers that others hand over (code of theirs, another node, a store) before they are believed.
+"""Checks of values that others hand over, before they are believed: texts, numbers and errors of other people's code,
+of another node or of a store; arguments of callers in Python; and settings.
 
-Whatever the value is and does, these functions raise ValueError or nothing: an exception whose `__str__` raises, a text
-of 100 MB, a number that only seems to be one. Texts are made fit to be stored: bounded, valid UTF-8, printable. Numbers
-are never guessed: a wrong one is refused by its name.
-
-Check the kinds of what callers in Python hand over before it is used, and refuse it with the argument's name.
-
-Makes JSON's values of those that rows have.
-
-Other people's code may raise errors of iscp's own classes; some of these count, in a plain form.
-
-A fault of one setting, and checks of addresses and URLs.
-
-Describe a setting besides its name and type, in the metadata of its dataclass field.
-
-The modules that only the distribution's extras bring, and the words for one that is missing.
+The module also makes JSON's values of those that rows have, and says which module of an extra is missing.
 """
 
 from __future__ import annotations
@@ -46,6 +33,11 @@ from iscp.model.values.errors import (
     PermanentError,
     TemporaryError,
 )
+
+# --- texts and numbers of others --------------------------------------------------------------------------------------
+# Whatever the value is and does, these functions raise ValueError or nothing: an exception whose `__str__` raises, a
+# text of 100 MB, a number that only seems to be one. Texts are made fit to be stored: bounded, valid UTF-8, printable.
+# Numbers are never guessed: a wrong one is refused by its name.
 
 TEXT_CHARS_MAX = 4_000
 """Characters stored of an error's text: three quarters from its beginning, the rest from its end."""
@@ -242,6 +234,9 @@ def first_line(error: BaseException) -> str:
     return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
 
 
+# --- arguments of callers in Python -----------------------------------------------------------------------------------
+# Arguments are checked before they are used, and refused with the argument's name.
+
 SECONDS_MAX = 100.0 * 365 * 24 * 3600
 """Seconds that may be given as a time to wait, a hundred years; more are refused, as no clock may reach them."""
 
@@ -354,6 +349,9 @@ def column_names(names: Sequence[str], field: str) -> list[str]:
     return found
 
 
+# --- values of JSON ---------------------------------------------------------------------------------------------------
+
+
 def json_value(value: Any) -> Any:
     """Return the value as JSON has it: bytes in base64, times as ISO 8601, decimals and numbers that are none as
     text.
@@ -374,6 +372,9 @@ def json_value(value: Any) -> Any:
         case _:
             return str(value)
 
+
+# --- errors that other people's code raises ---------------------------------------------------------------------------
+# Such code may raise errors of iscp's own classes; some of these count, in a plain form.
 
 _OF_THE_NODE = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL, ErrorCode.NOT_OWNER})
 """Errors that only the node may raise: such a fault is not counted against the job, and shows nowhere."""
@@ -400,6 +401,8 @@ def plain_error(error: BaseException) -> IscpError:
     plain.field, plain.field_is_subject = field, is_subject
     return plain
 
+
+# --- faults of settings, and checks of addresses and URLs -------------------------------------------------------------
 
 URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 """A URL of scheme, host and port, and nothing else."""
@@ -477,6 +480,10 @@ def url_fault(url: str) -> str:
     return "has a fragment" if "#" in url else ""
 
 
+# --- fields of settings -----------------------------------------------------------------------------------------------
+# A setting is described, besides its name and type, in the metadata of its dataclass field.
+
+
 def about(text: str, *, least: float | None = None, above: float | None = None) -> dict[str, Any]:
     """Return the metadata of a setting: a sentence, and bounds (`least` inclusive, `above` exclusive)."""
     return {"about": text, "least": least, "above": above}
@@ -486,6 +493,8 @@ def setting(default: Any, text: str, *, least: float | None = None, above: float
     """Return a field with `default`, and the metadata of `about`."""
     return field(default=default, metadata=about(text, least=least, above=above))
 
+
+# --- modules that only the distribution's extras bring ----------------------------------------------------------------
 
 DISTRIBUTION = "iscp-delta"
 """The name that pip installs; the name that is imported is `iscp`. On PyPI the name `iscp` is another project's."""

@@ -1,18 +1,7 @@
-"""Find which columns of a source are the very same ones, whatever they are called (Delta's column mapping).
+"""The position of a job's sink, and all that a position has: the watermark, the progress in each of several sources,
+the ids of the source's columns, and the totals that rows were made of.
 
-A column is known by the physical name that Delta gave it when it was added: it stays when the column is renamed, and is
-another one when a column is dropped and one of its name added. So are the fields within it.
-
-Totals of all rows, of which an aggregate without GROUP BY is made, and how changed rows move them.
-
-All are whole numbers (a decimal without its point, a day as its number), so that nothing drifts. Counts and sums follow
-what comes and goes; a maximum follows what comes, and has to be found once more where it goes.
-
-The position of a job's sink: how far it has come, as the sink itself says.
-
-Check how far sources were read, as a sink, a node or the job log says it; and write and read that as JSON.
-
-Check the time at which something is to be done again, as somebody else has answered it, before it is believed.
+Positions are checked before they are believed, as sinks, nodes and the job log say them.
 """
 
 from __future__ import annotations
@@ -26,6 +15,11 @@ from typing import Any
 
 from iscp.model.values.errors import ErrorCode, PermanentError
 from iscp.model.values.untrusted_values import exact_float, exact_int, exact_name, exact_version, shown
+
+# --- the identity of columns ------------------------------------------------------------------------------------------
+# Which columns of a source are the very same ones, whatever they are called (Delta's column mapping). A column is known
+# by the physical name that Delta gave it when it was added: it stays when the column is renamed, and is another one
+# when a column is dropped and one of its name added. So are the fields within it.
 
 ColumnIds = Mapping[str, str]
 """For a column, by its name in lower case, the id that distinguishes it, and all that is within it, from others of that
@@ -159,6 +153,12 @@ def _within(kind: Any, path: str) -> Iterator[tuple[str, str, str]]:
         yield from _named(member, path)
 
 
+# --- totals of all rows -----------------------------------------------------------------------------------------------
+# An aggregate without GROUP BY is made of totals, which changed rows move. All totals are whole numbers (a decimal
+# without its point, a day as its number), so that nothing drifts. Counts and sums follow what comes and goes; a maximum
+# follows what comes, and has to be found once more where it goes.
+
+
 class AggregateKind(StrEnum):
     """The kind of an aggregate function. MOMENTS are variances and deviations; EXACT is a function of doubles that is
     computed without rounding on the way. No total follows for these two.
@@ -280,6 +280,9 @@ def _exact(total: Total) -> bool:
     return all(type(each) is int for each in numbers) and total.count >= 0
 
 
+# --- watermarks and positions -----------------------------------------------------------------------------------------
+# A position says how far a job's sink has come, as the sink itself says.
+
 NOTHING_APPLIED = -1
 
 
@@ -378,6 +381,9 @@ class Position:
     totals: QueryTotals = NO_TOTALS
 
 
+# --- checks of how far sources were read ------------------------------------------------------------------------------
+# A sink, a node or the job log says how far; it is also written and read as JSON here.
+
 SOURCES_MAX = 1_000
 """Tables that one job reads, as far as it may be said of its sink; a position with more of them is refused."""
 
@@ -426,6 +432,10 @@ def parse_sources(document: object) -> SourceMarks:
         return exact_sources({uri: SourceMark(each[0], Watermark(*each[1:])) for uri, each in document.items()})
     except TypeError:
         raise ValueError(f"sources is {shown(document)}, and a mark in it has too many parts") from None
+
+
+# --- checks of the time at which something is to be done again --------------------------------------------------------
+# The time is somebody else's answer, and is checked before it is believed.
 
 
 def wait_until_s(next_at_s: object, now_s: float) -> float:

@@ -1,19 +1,5 @@
-"""Find of which columns of its tables each column of a query's result is made, by the text of the query alone.
-
-Every subquery is resolved once, however often it is named, and columns of one name are one: following each name by
-itself, or writing all stars out, would take time and memory that grow exponentially with the query. A query that cannot
-be read so has no lineage, which is never a fault of its job.
-
-Find what is known of a job's tables, and of which columns its target's are made: for events, never for its rows.
-
-Writes QUALIFY, which Spark does not have, as a filter above the SELECT that it belongs to.
-
-Text is put in and moved, and none is written again: what the query says of its columns and functions stays to the
-letter. The condition becomes one more column, which may use the other ones by their names, and is left out above:
-
-    SELECT a, b FROM t QUALIFY c   becomes   SELECT * EXCEPT (q) FROM (SELECT a, b, (c) AS q FROM t) WHERE q
-
-DISTINCT may stay where it is, as of all rows with the same columns those with the condition are one.
+"""The lineage of columns: of which columns of its tables each column of a query's result, or of a job's target, is
+made; and the rewriting of QUALIFY, which Spark does not have.
 """
 
 from __future__ import annotations
@@ -39,6 +25,11 @@ from iscp.model.values.errors import InvalidRequest
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
+
+# --- lineage of a query -----------------------------------------------------------------------------------------------
+# Lineage is found by the text of the query alone. Every subquery is resolved once, however often it is named, and
+# columns of one name are one: following each name by itself, or writing all stars out, would take time and memory that
+# grow exponentially with the query. A query that cannot be read so has no lineage, which is never a fault of its job.
 
 SQL_CHARS_MAX = 20_000
 """Characters of a query whose columns are followed; a longer one has no lineage of columns."""
@@ -203,6 +194,9 @@ def _add(made: _Made, more: Mapping[Origin, int], kind: int) -> None:
             made[origin] = max(kind, before, made.get(origin, 0))
 
 
+# --- lineage of a job -------------------------------------------------------------------------------------------------
+# What is known of a job's tables, and of which columns its target's are made, is for events, never for the job's rows.
+
 V = TypeVar("V")
 
 REMEMBERED_MAX = 1_000
@@ -279,6 +273,15 @@ def _of_view(view: ViewFields, target: str, columns: Mapping[str, Mapping[str, s
     rows = tuple(InputColumn(tables[table], column, "INDIRECT", how) for (table, column), how in found.rows.items())
     return KnownTables(columns, made_of, rows)
 
+
+# --- QUALIFY ----------------------------------------------------------------------------------------------------------
+# QUALIFY is written as a filter above the SELECT that it belongs to. Text is put in and moved, and none is written
+# again: what the query says of its columns and functions stays to the letter. The condition becomes one more column,
+# which may use the other ones by their names, and is left out above:
+#
+#     SELECT a, b FROM t QUALIFY c   becomes   SELECT * EXCEPT (q) FROM (SELECT a, b, (c) AS q FROM t) WHERE q
+#
+# DISTINCT may stay where it is, as of all rows with the same columns those with the condition are one.
 
 QUALIFIES_MAX = 16
 """QUALIFYs in one query, for each of which the whole query is read; one with more is refused."""

@@ -1,8 +1,5 @@
-"""Have Spark analyze a query over named tables, without reading a row, and refuse one that no view can maintain.
-
-Have Spark analyze a filter, without reading a row, and say why it does not take it.
-
-Check the names and types of the columns of a query's result: a table must be able to have them.
+"""The analysis of users' SQL by Spark, without reading a row: of a query over named tables and of a filter, each with
+the reason why it is refused; and the checks of the columns of a query's result.
 """
 
 from __future__ import annotations
@@ -39,6 +36,9 @@ from iscp.views.ranges.range_ways import find_ranged_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+# A query that no view can maintain is refused.
 
 # What these make of a plan suits one execution of it, and not another one over changed rows.
 _UNFIT_RULES = (
@@ -309,6 +309,8 @@ def _nullable(schema: T.StructType) -> T.StructType:
     return schema
 
 
+# --- filters ----------------------------------------------------------------------------------------------------------
+
 AnalyzeCondition = Callable[[str, str], str]
 """A function that returns why a condition (2nd) on rows of a schema (1st, JSON) is refused; empty: it is not. It raises
 InvalidRequest for a condition that reads more than the rows.
@@ -344,6 +346,9 @@ def condition_analyzer(beside: SparkSession) -> AnalyzeCondition:
 
     return analyze
 
+
+# --- columns of a result ----------------------------------------------------------------------------------------------
+# A table must be able to have columns of these names and types.
 
 _SIGNS = " ,;{}()\n\t="
 """Signs that no column of a table without mapped names has (Delta's own rule)."""

@@ -3,8 +3,6 @@
 Spark computes what is constant while it analyzes and optimizes, as `repeat('a', 2000000000)`; and what it takes to plan
 a query may double with each of its levels. No list of such queries is complete, so that what bounds them all is the
 process: its memory, and a time.
-
-Write an analyzed query as data that goes from one process to another, and read it without trusting it.
 """
 
 from __future__ import annotations
@@ -35,6 +33,9 @@ from iscp.model.values.errors import (
 from iscp.ports.admin import still_wanted
 from iscp.spark.jvm_launch import SparkSettings, relay_output
 from iscp.system.child_process import POLL_S, ExpendableProcess, ProcessEndedError
+
+# --- analyzed queries as data between two processes -------------------------------------------------------------------
+# An analyzed query is written as JSON, and read without trusting it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,8 @@ def shape_from_json(content: bytes) -> QueryShape:
         flat.statements,
     )
 
+
+# --- the other process ------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 

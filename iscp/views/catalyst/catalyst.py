@@ -1,9 +1,7 @@
-"""Build plans of Spark's Catalyst through py4j.
+"""Plans of Spark's Catalyst, built through py4j of the JVM's classes.
 
 An operator's expressions name the columns of its inputs by ids. What takes an input's place (its rows of another
 version, or its changes) therefore gets columns of the very same ids, and the expressions stay as Spark made them.
-
-The JVM's classes that plans are built of.
 """
 
 from __future__ import annotations
@@ -18,6 +16,9 @@ from iscp.system.late_imports import T, frame_of_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# --- classes of the JVM -----------------------------------------------------------------------------------------------
 
 
 class _Package:
@@ -51,6 +52,8 @@ class JvmClasses:
 classes_of = lru_cache(maxsize=1)(JvmClasses)
 """Return the classes; there is one JVM in a process at a time."""
 
+
+# --- plans ------------------------------------------------------------------------------------------------------------
 
 Plan = Any
 """A LogicalPlan of the JVM."""

@@ -1,9 +1,5 @@
-"""A query as Spark has analyzed and optimized it, as a tree of operators with the plans that carry each out.
-
-Spark's own optimizer has by then replaced subqueries, set operations, DISTINCT and grouping sets by joins, groups and
-unions, so that a dozen operators are left, with Spark's semantics of nulls and types.
-
-Find the columns of its tables that a query's result follows from: no others are read of changed rows.
+"""A query as Spark has analyzed and optimized it: as a tree of operators with the plans that carry each out, and the
+columns of its tables that the result follows from.
 """
 
 from __future__ import annotations
@@ -25,6 +21,10 @@ from iscp.model.values.errors import InvalidRequest
 from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.time_marks import ClockValue
+
+# --- the tree ---------------------------------------------------------------------------------------------------------
+# Spark's own optimizer has replaced subqueries, set operations, DISTINCT and grouping sets by joins, groups and unions
+# by then, so that a dozen operators are left, with Spark's semantics of nulls and types.
 
 _KINDS = {
     "Project": OperatorKind.PROJECT,
@@ -269,6 +269,9 @@ def _title(plan: Plan, functions: Sequence[str]) -> str:
             shown = shown.replace(_VALUE, each, 1)
     return shown if len(shown) <= TITLE_CHARACTERS_MAX else f"{shown[:TITLE_CHARACTERS_MAX]}…"
 
+
+# --- columns that the result follows from -----------------------------------------------------------------------------
+# No other columns of changed rows are read.
 
 _BY_NAME = (
     OperatorKind.TABLE,

@@ -1,14 +1,5 @@
-"""Make the time in a query's conditions a value that each refresh sets.
-
-Spark's optimizer puts the time at which it runs in the place of `now()` and its like. So in the analyzed plan each of
-them becomes the one value of a subquery over a relation that stands for the clock: the optimizer moves that along with
-its condition, and knows nothing of it. When a plan is carried out, the value is a literal again.
-
-Find the texts in SQL of which Spark makes the time at which it reads them.
-
-Its parser does so with literals of a type (`timestamp'now'`), and its optimizer with constant texts that become times
-(`CAST('today' AS DATE)`). So tokens and plans are searched, as these two have them: comments and texts that become no
-time are none.
+"""The time in users' SQL: marks make the time in a query's conditions a value that each refresh sets, and texts of
+which Spark makes the time at which it reads them are found, so that they are refused.
 """
 
 from __future__ import annotations
@@ -28,6 +19,11 @@ from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# --- marks of the time in conditions ----------------------------------------------------------------------------------
+# Spark's optimizer puts the time at which it runs in the place of `now()` and its like. So in the analyzed plan each of
+# them becomes the one value of a subquery over a relation that stands for the clock: the optimizer moves that along
+# with its condition, and knows nothing of it. When a plan is carried out, the value is a literal again.
 
 VIEW_ZONE = "UTC"
 """The zone of days and times of day in views, whatever zone a node has."""
@@ -174,6 +170,11 @@ def changing() -> InvalidRequest:
 def _class_of(expression: Expression) -> str:
     return str(expression.getClass().getSimpleName())
 
+
+# --- texts that become the time ---------------------------------------------------------------------------------------
+# Spark's parser makes the time of literals of a type (`timestamp'now'`), and its optimizer of constant texts that
+# become times (`CAST('today' AS DATE)`). So tokens and plans are searched, as these two have them: comments and texts
+# that become no time are none.
 
 _TYPE_TOKENS = ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 _TEXT_TOKENS = ("STRING_LITERAL", "DOUBLEQUOTED_STRING")

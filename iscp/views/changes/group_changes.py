@@ -1,15 +1,5 @@
-"""Find the groups or partitions at the top of a query that changed, with their rows as they are now, by Spark.
-
-Groups below a LIMIT that are stored as counts and sums: changed rows alone say how these change, without old rows.
-
-A row is stored for each group: its keys, how many rows it has, and for each function how many of them count and what
-they add up to. Sums are those of exact numbers, so that nothing drifts. What is above the groups, up to the result, is
-computed of them.
-
-Compute the totals of a query's aggregates, from its changed rows or from all rows.
-
-One job of Spark finds all that one can find, as values of subqueries, of which Spark merges those that read the same
-rows.
+"""Changes of groups by Spark: the totals of a query's aggregates without GROUP BY, the groups or partitions at the top
+of a query that changed, and groups that are stored as counts and sums.
 """
 
 from __future__ import annotations
@@ -44,6 +34,10 @@ from iscp.views.changes.spark_plans import SparkPlans, TouchedFrames, adding_up
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
+# --- totals of a query's aggregates -----------------------------------------------------------------------------------
+# Totals are computed from the query's changed rows or from all rows. One job of Spark finds as many of them as one job
+# can, as values of subqueries, of which Spark merges those that read the same rows.
 
 _DIGITS = Context(prec=100)
 _FIELDS = 4
@@ -250,6 +244,10 @@ def _unscaled(text: str, scale: int) -> int:
     return int(Decimal(text).scaleb(scale, _DIGITS))
 
 
+# --- changed groups at the top of a query -----------------------------------------------------------------------------
+# Groups or partitions that changed are found with their rows as they are now.
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRows:
     """Keys that changed rows have or had, by the names of the result's columns, and all of its rows that have them."""
@@ -316,6 +314,12 @@ def _with_op(keys: DataFrame, rows: DataFrame, names: Sequence[str]) -> DataFram
     removed = gone.select(*columns, F.lit(Op.DELETE.value).alias(OP))
     return rows.withColumn(OP, F.lit(Op.UPDATE.value)).unionAll(removed)
 
+
+# --- groups that are stored as counts and sums ------------------------------------------------------------------------
+# Groups below a LIMIT may be stored so: changed rows alone say how these counts and sums change, without old rows. A
+# row is stored for each group: its keys, how many rows it has, and for each function how many of them count and what
+# they add up to. Sums are those of exact numbers, so that nothing drifts. What is above the groups, up to the result,
+# is computed of them.
 
 _ABOVE = (
     OperatorKind.LIMIT,

@@ -1,15 +1,5 @@
-"""Carry out the plans of a query's changes by Spark: any query, and changes of any size.
-
-The plans are those of the one planner (`core.algebra`). Keys that rows are read by on both sides of the changes are
-computed first: few of them are collected, so that Spark knows how many they are before it plans, and so that rows of
-large tables are looked up by them without Spark.
-
-The totals of a query's aggregates without GROUP BY, before its tables' changes and after them.
-
-Build Catalyst's plans of relations: those of a query under Catalyst's own operators, and those that a planner adds.
-
-An operator of the query is Catalyst's, over other inputs. A planner adds few kinds of relations: columns and keys that
-are passed on, their different values, unions, and joins that keep the rows with one of some keys.
+"""Plans of a query's changes carried out by Spark: any query, and changes of any size. The plans are those of the one
+planner (`iscp.algebra.change_plan`).
 """
 
 from __future__ import annotations
@@ -58,6 +48,11 @@ from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, Instants, TableC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+# --- Catalyst's plans of relations ------------------------------------------------------------------------------------
+# An operator of the query is Catalyst's, over other inputs. A planner adds few kinds of relations: columns and keys
+# that are passed on, their different values, unions, and joins that keep the rows with one of some keys.
 
 
 class PlanBuilder:
@@ -245,6 +240,10 @@ class PlanBuilder:
                 raise UnplannedError(f"{expression.op} is no expression that a planner adds")
 
 
+# --- totals of aggregates without GROUP BY ----------------------------------------------------------------------------
+# The totals before the tables' changes and after them.
+
+
 @dataclass
 class KnownTotals:
     """Totals before and after; `before` is empty where all rows are computed. `learn_totals` fills `after`."""
@@ -288,6 +287,10 @@ def _shape(nodes: list[PlanNode]) -> str:
     described = [[each.operator.title, *[one.described for one in each.functions]] for each in nodes]
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
+
+# --- plans of one refresh ---------------------------------------------------------------------------------------------
+# Keys that rows are read by on both sides of the changes are computed first: few of them are collected, so that Spark
+# knows how many they are before it plans, and so that rows of large tables are looked up by them without Spark.
 
 LARGE_BYTES = 1024**2
 """Bytes of a table beyond which its rows are looked up by the keys of changed ones, or reduced to these before they are

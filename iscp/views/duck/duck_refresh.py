@@ -1,8 +1,6 @@
-"""Compute the changes of a view's rows in this process, by DuckDB, from the plan that the algebra gives of them.
+"""The changes of a view's rows computed in this process, by DuckDB, from the plan that the algebra gives of them.
 
 All that may fail does so before anything is written: a refresh that has no result here is left to Spark.
-
-The tables of a view in one refresh, read without Spark: what changed, rows of some keys, and small tables whole.
 """
 
 from __future__ import annotations
@@ -47,6 +45,9 @@ from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Part, Spans, count_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# --- tables of a view in one refresh ----------------------------------------------------------------------------------
+# Tables are read without Spark: what changed, rows of some keys, and small tables whole.
 
 HELD_ROWS_BYTES_MAX = 256 * 1024**2
 """Bytes of memory that the rows of a table may take which are held for a refresh."""
@@ -168,6 +169,8 @@ def columns_read(root: Rel, schemas: Mapping[str, Sequence[str]]) -> dict[str, l
         found[name] = [*own, *sorted(few.difference(own))] or [*schemas[name][:1]]
     return found
 
+
+# --- the refresh ------------------------------------------------------------------------------------------------------
 
 R = TypeVar("R")
 

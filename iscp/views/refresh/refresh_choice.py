@@ -1,31 +1,5 @@
-"""Decide whether a refresh computes what changed, or all rows.
-
-The first measure is what former refreshes of the same query took that changed about as many bytes. Where nothing was
-measured yet, a share of changed bytes decides that costs about as much either way in most queries. What was measured
-when all was cold, or long ago, is measured again once it may be wrong.
-
-Estimate what a change of a source table costs at each operator of a query, from the numbers of rows of tables alone.
-
-Nothing is known of values: each changed row passes every filter, and meets about one row in a join; groups are as many
-as rows. So the estimate says which tables are read besides the changed rows, and how large these are, not how long it
-takes.
-
-Count the bytes of tables that are read to refresh a query by its changes, and to compute all of it.
-
-The numbers follow from the shape of the query and from the bytes of its tables alone, by the ways of `query_plan`: what
-is joined with changed rows is read once, and what is computed for the keys in them is read before and after. Changed
-rows themselves are few beside that.
-
-Decide to which versions of its tables a view is refreshed, so that its rows do not mix versions of one table.
-
-A view C may read views A and B that both follow from a table T (a diamond), or T itself besides A. Each commit of a
-view says which versions its rows are made of, so that A and B *stand* at versions of T. Those of one view only go
-forward. So there is a newest choice of versions of A and B, from those on at which C is now, at which both stand at
-one version of T: C is refreshed to it. Views that are ahead are read as they were then, and C waits for those that are
-behind. The wait is bounded; then C is refreshed to the newest versions, and says that its rows are mixed.
-
-What was waited for in vain is not waited for again until it moves, and nor are tables whose own rows are mixed: their
-jobs have waited already.
+"""Choices of a refresh of a view: whether it computes what changed or all rows, by what former refreshes took and by
+estimates of what changes cost; and to which versions of its tables the view is refreshed.
 """
 
 from __future__ import annotations
@@ -50,6 +24,11 @@ from iscp.model.query_plan import (
 )
 from iscp.model.values.progress import UNKNOWN
 from iscp.model.values.untrusted_values import exact_float, exact_int
+
+# --- changes or all rows ----------------------------------------------------------------------------------------------
+# The first measure is what former refreshes of the same query took that changed about as many bytes. Where nothing was
+# measured yet, a share of changed bytes decides that costs about as much either way in most queries. What was measured
+# when all was cold, or long ago, is measured again once it may be wrong.
 
 STORED_SAMPLES_MAX = 100
 """Refreshes of a view that are read from where they are stored; a list of more was written by somebody else."""
@@ -394,6 +373,13 @@ def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tupl
     )
 
 
+# --- estimates for each operator --------------------------------------------------------------------------------------
+# An estimate says what a change of a source table costs at each operator of a query, from the numbers of rows of tables
+# alone. Nothing is known of values: each changed row passes every filter, and meets about one row in a join; groups are
+# as many as rows. So the estimate says which tables are read besides the changed rows, and how large these are, not how
+# long it takes.
+
+
 class CostEstimator:
     """An estimator for tables of so many `rows`, by their names in the query; `known` has the numbers of stored rows,
     by the operator that gives them.
@@ -460,6 +446,12 @@ def _total(numbers: Iterable[int]) -> int:
     return UNKNOWN if UNKNOWN in found else sum(found)
 
 
+# --- bytes that are read ----------------------------------------------------------------------------------------------
+# The bytes of tables that are read to refresh a query by its changes, and to compute all of it. The numbers follow from
+# the shape of the query and from the bytes of its tables alone, by the ways of `query_plan`: what is joined with
+# changed rows is read once, and what is computed for the keys in them is read before and after. Changed rows themselves
+# are few beside that.
+
 _BEFORE_AND_AFTER = 2
 
 
@@ -512,6 +504,19 @@ class ScanEstimator:
 
     def _has_changed(self, operator: Operator) -> bool:
         return not operator.tables().isdisjoint(self.changed)
+
+
+# --- versions of tables -----------------------------------------------------------------------------------------------
+# A view is refreshed to such versions that its rows do not mix versions of one table.
+#
+# A view C may read views A and B that both follow from a table T (a diamond), or T itself besides A. Each commit of a
+# view says which versions its rows are made of, so that A and B *stand* at versions of T. Those of one view only go
+# forward. So there is a newest choice of versions of A and B, from those on at which C is now, at which both stand at
+# one version of T: C is refreshed to it. Views that are ahead are read as they were then, and C waits for those that
+# are behind. The wait is bounded; then C is refreshed to the newest versions, and says that its rows are mixed.
+#
+# What was waited for in vain is not waited for again until it moves, and nor are tables whose own rows are mixed: their
+# jobs have waited already.
 
 
 class Stand(NamedTuple):

@@ -1,13 +1,5 @@
-"""Find the versions of its tables that a view goes through in a refresh.
-
-Measure how long the parts of a refresh take, and how many rows of its tables it reads, for the history.
-
-End a refresh by changes that has taken as long as a recomputation is expected to.
-
-Find the versions of its tables at which a refresh of a view mixes no versions of a table that several follow from.
-
-What a table's rows are made of is in its commits. The newest commit of each table that the view reads is read for the
-refresh anyway; more are read only if two of these tables follow from one table, and others of iscp's are between.
+"""The span of one refresh of a view: from which version of each table to which, such that no versions of a table are
+mixed; the parts of the refresh that are measured, and the time after which a refresh by changes is given up.
 """
 
 from __future__ import annotations
@@ -51,6 +43,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+
+# --- parts of a refresh -----------------------------------------------------------------------------------------------
+# How long the parts of a refresh take, and how many rows of its tables it reads, is measured for the history.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,6 +136,8 @@ def count_bytes(size: int) -> None:
     if (parts := _current.get()) is not None:
         parts.bytes_in += size
 
+
+# --- versions that a view goes through --------------------------------------------------------------------------------
 
 CHANGED_ROWS_MAX = 200_000
 """Changed rows of a result that are collected here, and taken out and put in without Spark; more are left with it."""
@@ -284,6 +281,10 @@ def size_of_tables(source: ChangeSource, tables: SourceMarks) -> TableSize:
     return total_size(source.size(uri, mark.watermark.version) for uri, mark in tables.items())
 
 
+# --- the end of a refresh that takes too long -------------------------------------------------------------------------
+# A refresh by changes ends when it has taken as long as a recomputation is expected to.
+
+
 class RefreshAbandonedError(Exception):
     """The changes of the result have taken longer to compute than they were given, and nothing was committed."""
 
@@ -315,6 +316,11 @@ def abandoning_after(session: SparkSession, guard: Guard, choice: RefreshChoice)
                 raise
             raise RefreshAbandonedError from error
 
+
+# --- versions that mix nothing ----------------------------------------------------------------------------------------
+# At these versions of its tables a refresh of a view mixes no versions of a table that several follow from. What a
+# table's rows are made of is in its commits. The newest commit of each table that the view reads is read for the
+# refresh anyway; more are read only if two of these tables follow from one table, and others of iscp's are between.
 
 HARMLESS_MAX = 100
 """Commits in a row without rows (OPTIMIZE, a renewal) that are read to find what a table's rows are made of; with more

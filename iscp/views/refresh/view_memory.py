@@ -1,14 +1,5 @@
-"""The knowledge that a node caches of a view between its refreshes; all of it can be found out again.
-
-The plans by Spark of views that were refreshed lately: their queries, and their tables as they were then.
-
-A refresh begins where the last one ended, at the same versions of the tables. To open one of them again, and to analyze
-the query again, takes as long as all the rest of a small refresh.
-
-The notes that are stored beside a view's rows, for processes that have not seen the view.
-
-They are the view's query as Spark has read it once, and what former refreshes took. Nothing depends on either: without
-the first Spark analyzes the query again, without the second a refresh knows of no former ones.
+"""The knowledge of a view between its refreshes: what a node caches of it, Spark's plans of views that were refreshed
+lately, and the notes that are stored beside a view's rows. All of it can be found out again.
 """
 
 from __future__ import annotations
@@ -53,6 +44,11 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+# --- notes beside a view's rows ---------------------------------------------------------------------------------------
+# Notes are stored for processes that have not seen the view. They are the view's query as Spark has read it once, and
+# what former refreshes took. Nothing depends on either: without the first Spark analyzes the query again, without the
+# second a refresh knows of no former ones.
 
 QUERY_NOTE, REFRESH_NOTE = "query", "refreshes"
 """The names of the notes in the target's directory."""
@@ -168,6 +164,8 @@ class RefreshNote:
             self._known, self._is_stored = history, False
 
 
+# --- the memory of one view -------------------------------------------------------------------------------------------
+
 SERVED_LEAST = 3
 """Refreshes that stored groups have to serve, on average, to be written again where they are of other versions: they
 are computed of all rows, which views whose changes are now few and now many would pay each time.
@@ -238,6 +236,11 @@ class ViewMemory:
         """Take the view's query; None: the tables' columns may be others, and it has to be read again."""
         self._query = query
 
+
+# --- plans of recent views --------------------------------------------------------------------------------------------
+# A refresh begins where the last one ended, at the same versions of the tables. To open one of them again, and to
+# analyze the query again, takes as long as all the rest of a small refresh. So the plans by Spark are cached of views
+# that were refreshed lately, with their tables as they were then.
 
 RECENT_VIEWS_MAX = 64
 """Views of a node whose plans are cached in the JVM; those of the longest unrefreshed are dropped, and made again."""
