@@ -309,7 +309,7 @@ class Embedded:
 class EmbeddingService:
     """Jobs and searches of one account use an embedder by a service. Thread-safe.
 
-    A vector is looked up by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
+    A vector is searched by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
     stored vectors (`known`). Only texts without a vector in either are embedded. A call that fails midway has put into
     the cache the vectors that it had until then, so that the next attempt goes on from there as far as the cache
     reaches.
