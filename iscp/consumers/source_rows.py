@@ -1,8 +1,5 @@
-"""Rows of a source as kinds of consumers want them: those that pass the filter, and which of them share a key.
-
-Matches rows by keys, in which null equals null, and finds keys that several rows have.
-
-Makes the tag that a commit of a Delta target carries, whatever it is for.
+"""Rows of a source as kinds of consumers want them: those that pass the filter, and which of them share a key. Beside
+them is the tag of a Delta target's commits.
 """
 
 from __future__ import annotations
@@ -35,6 +32,9 @@ from iscp.system.late_imports import F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+
+# --- rows by keys -----------------------------------------------------------------------------------------------------
+# Rows are matched by keys, in which null equals null, and keys are found that several rows have.
 
 ROWS_MAX = 100_000
 """Rows that share a key and are dead-lettered; more are taken for a wrong key, not for faulty rows, and the job fails
@@ -118,6 +118,9 @@ def _describe(shared: DataFrame) -> Shared | None:
     return Shared(shared, int(rows), "; ".join(examples))
 
 
+# --- rows that are wanted ---------------------------------------------------------------------------------------------
+
+
 def rows_passing(rows: Rows, where: str) -> Rows:
     """Return the rows for which a job's filter holds (empty: all)."""
     if not where:
@@ -189,6 +192,10 @@ def refuse_shared(count: int, examples: str, spec: JobSpec) -> None:
         remedy="Choose a key that is unique, or repair the source",
         code=ErrorCode.DUPLICATE_KEY,
     )
+
+
+# --- the tag of a commit ----------------------------------------------------------------------------------------------
+# A commit of a Delta target carries it, whatever the commit is for.
 
 
 def commit_tag(

@@ -1,9 +1,5 @@
-"""Spark that starts when something first needs it, and the engine of it: work that never does starts no JVM.
-
-What the runner has said of its threads before the start is made up for when a thread first uses Spark: the group of its
-jobs, its session, and which groups were canceled.
-
-The access to Spark that all else is composed on, however it came to be there.
+"""Spark that starts when something first needs it, and the engine of it: work that never does starts no JVM. The port
+SparkAccess, on which all else is composed, is here too.
 """
 
 from __future__ import annotations
@@ -183,7 +179,11 @@ class _Awaited(threading.local):
 
 
 class DeferredEngine:
-    """The engine of Spark that may not have started. There is one for each DeferredSpark."""
+    """The engine of Spark that may not have started. There is one for each DeferredSpark.
+
+    What the runner has said of its threads before the start is made up for when a thread first uses Spark: the group of
+    its jobs, its session, and which groups were canceled.
+    """
 
     def __init__(self, spark: DeferredSpark) -> None:
         self._spark = spark
@@ -275,7 +275,9 @@ class DeferredEngine:
 
 
 class SparkAccess(Protocol):
-    """Spark with Delta: its root session, and further ones in the same SparkContext."""
+    """Access to Spark with Delta, however Spark came to be there: its root session, and further ones in the same
+    SparkContext.
+    """
 
     @property
     def root(self) -> SparkSession: ...

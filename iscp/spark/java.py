@@ -1,12 +1,4 @@
-"""Finds a Java that can run Spark, and teaches it to trust what the machine trusts.
-
-Decides which of the machine's Javas is used; knows nothing of Spark, jars or sessions.
-
-Keeps the jars that Delta and S3 need beside pyspark's own: resolved once, verified always.
-
-Decides what is on the class path; knows nothing of sessions. No host is named here: Ivy, which pyspark
-brings, knows the public repository, and ISCP_IVY_SETTINGS names a settings file for another.
-"""
+"""The parts of Spark's JVM: a Java of the machine that can run Spark, and the jars that Delta and S3 need."""
 
 from __future__ import annotations
 
@@ -35,6 +27,10 @@ from iscp.system.small_files import replace_file
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+
+# --- Java -------------------------------------------------------------------------------------------------------------
+# The first fit Java of the machine is found, and made to trust what the machine trusts. Nothing here knows of Spark,
+# jars or sessions.
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +240,11 @@ def _pkcs12(pem: bytes) -> bytes | None:
     protection = PrivateFormat.PKCS12.encryption_builder().kdf_rounds(10_000).hmac_hash(SHA256())
     return pkcs12.serialize_java_truststore(list(entries.values()), protection.build(TRUST_STORE_PASSWORD.encode()))
 
+
+# --- jars -------------------------------------------------------------------------------------------------------------
+# The jars that Delta and S3 need beside pyspark's own are kept: resolved once, verified always. What is on the class
+# path is decided here; nothing here knows of sessions. No host is named: Ivy, which pyspark brings, knows the public
+# repository, and ISCP_IVY_SETTINGS names a settings file for another.
 
 IVY_SETTINGS = "ISCP_IVY_SETTINGS"
 RESOLVE_TIMEOUT_S = 600.0

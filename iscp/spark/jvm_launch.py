@@ -1,23 +1,7 @@
-"""The command line and the settings with which Spark's JVM starts.
+"""The start of Spark's JVM, and what this process has of it while it runs.
 
-Decides class path, JVM options and defaults; starts nothing itself.
-
-Reads how much of its heap the JVM uses, without waiting for a JVM that hangs.
-
-Puts the output of Spark's JVM into this process's own log: each event of its log as one, and any other line as one.
-
-The JVM writes to a pipe, one JSON object a line (log4j2.properties). Lines that are none, as a Java's own warnings
-before logging is set up or what a configuration of the user's prints, become events too.
-
-An archive of loaded classes (AppCDS), by which the JVM starts in a fraction of the time.
-
-Decides where it lies and when it fits; a training run makes it, every later start maps it.
-
-Settings of the ports that Spark opens: this machine alone reaches them, or others who know its secret do.
-
-One JVM with Spark's Python gateway in it, whose life is tied to this process.
-
-Decides how the JVM is started, and that it ends when this process does; knows nothing of Delta or of sessions.
+The parts: the settings of ports, the command line and settings, the heap that is used, the JVM's output, the archive of
+classes, and the gateway, by which the JVM's life is tied to this process.
 """
 
 from __future__ import annotations
@@ -69,6 +53,9 @@ if TYPE_CHECKING:
     from iscp.spark.java import Java
 
 
+# --- ports ------------------------------------------------------------------------------------------------------------
+# Spark's ports are reached by this machine alone, or by others who know Spark's secret.
+
 _HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _ENCRYPTED = {
     "spark.authenticate": "true",
@@ -117,6 +104,9 @@ def refuse_open_ports(master: str, insecure: bool, conf: Mapping[str, str]) -> N
             "set security.insecure = true",
         )
 
+
+# --- the command line and the settings --------------------------------------------------------------------------------
+# Class path, JVM options and defaults are decided here, and nothing is started.
 
 LOG_STORE = FILE_LOG_STORE
 SIDE_FILES = "io.iscp.delta.CommitSideFiles"
@@ -338,12 +328,17 @@ def _escape(character: str) -> str:
     return f"\\{character}" if character.isprintable() else f"\\u{ord(character):04x}"
 
 
+# --- the heap ---------------------------------------------------------------------------------------------------------
+
 READ_S = 1.0
 """Seconds that the JVM may take to say how much heap it uses; then that is not known, until it has answered."""
 
 
 class JvmHeap:
-    """Reads on a thread of its own, one question at a time: each of Python's threads has one in the JVM."""
+    """Reads how much of its heap the JVM uses, without waiting for a JVM that hangs.
+
+    It does so on a thread of its own, one question at a time: each of Python's threads has one in the JVM.
+    """
 
     def __init__(self, root: SparkSession) -> None:
         self._root = root
@@ -370,6 +365,11 @@ class JvmHeap:
             usage = jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage()
             return HeapSize(int(usage.getUsed()), int(usage.getMax()))
 
+
+# --- the output of the JVM --------------------------------------------------------------------------------------------
+# The output becomes events of this process's own log: each event of the JVM's log one, and any other line one. The JVM
+# writes to a pipe, one JSON object a line (log4j2.properties). Lines that are none, as a Java's own warnings before
+# logging is set up or what a configuration of the user's prints, become events too.
 
 spark_log = logging.getLogger("spark")
 
@@ -422,6 +422,8 @@ def _log_event(level: int, fields: dict[str, str]) -> None:
         print(one_line(f"spark: {' '.join(fields.values())}"), file=sys.stderr)  # noqa: T201
 
 
+# --- the archive of classes -------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 ARCHIVES_MAX = 4
@@ -432,10 +434,12 @@ BASE_TIMEOUT_S = 120.0
 
 
 class ClassArchive:
-    """The archive for one Java and one class path.
+    """An archive of loaded classes (AppCDS), by which the JVM starts in a fraction of the time, for one Java and class
+    path.
 
-    The JVM ignores an archive whose jars have changed (path, size or time), so these make its name. A Java
-    without an archive of its own classes gets one beside it (`base`), in the cache: its home may be read-only.
+    Where it lies and when it fits is decided here; a training run makes it, every later start maps it. The JVM ignores
+    an archive whose jars have changed (path, size or time), so these make its name. A Java without an archive of its
+    own classes gets one beside it (`base`), in the cache: its home may be read-only.
     """
 
     def __init__(self, cache_dir: Path, java: Java, class_path: Sequence[Path]) -> None:
@@ -483,6 +487,8 @@ class ClassArchive:
         scratch.replace(base)
 
 
+# --- the gateway ------------------------------------------------------------------------------------------------------
+
 START_TIMEOUT_S = 180.0
 """How long a JVM may take to open its gateway; then it is killed, and the start fails with an EngineError."""
 
@@ -512,10 +518,10 @@ class Address:
 
 
 class Gateway:
-    """A running JVM and the address of its gateway.
+    """A running JVM and the address of its gateway for Python.
 
-    It ends with this process, even if that is killed: on Linux by the kernel's death signal, elsewhere
-    because its stdin ends.
+    How the JVM is started is decided here, without knowledge of Delta or of sessions. The JVM ends with this process,
+    even if that is killed: on Linux by the kernel's death signal, elsewhere because its stdin ends.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], address: Address, ended: threading.Event) -> None:

@@ -1,11 +1,6 @@
-"""Starts Spark with Delta in a JVM of its own, quickly, and ends it for sure.
-
-Decides the life of the JVM and of pyspark's one SparkContext; knows nothing of tables, jobs or iterations.
-
-Notices that Spark has given up its context while the JVM goes on.
-
-A cluster's manager may do that: a master that removes the application, executors that fail over and over. No query
-succeeds from then on.
+"""Starts Spark with Delta in a JVM of its own, quickly, and ends it for sure; and notices that Spark has given up its
+context. The life of the JVM and of pyspark's one SparkContext is decided here; nothing here knows of tables, jobs or
+iterations.
 """
 
 from __future__ import annotations
@@ -48,14 +43,18 @@ if TYPE_CHECKING:
     from iscp.spark.java import Java
 
 
+# --- the watch of the context -----------------------------------------------------------------------------------------
+
 CONTEXT_LOOK_S = 1.0
 """Pause between two checks whether Spark still has its context."""
 
 
 class ContextWatch:
-    """Looks on a thread of its own, as the JVM may take its time to answer. `ended` is set when the context is gone.
+    """Notices that Spark has given up its context while the JVM goes on. `ended` is set when the context is gone.
 
-    The thread ends with the JVM too.
+    A cluster's manager may do that: a master that removes the application, executors that fail over and over. No query
+    succeeds from then on. The context is probed on a thread of its own, as the JVM may take its time to answer. The
+    thread ends with the JVM too.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -77,6 +76,8 @@ class ContextWatch:
                 self.ended.set()
                 return
 
+
+# --- the runtime ------------------------------------------------------------------------------------------------------
 
 __all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
 

@@ -1,20 +1,5 @@
-"""Hands rows in this process's memory to Spark, and takes all rows of a frame from it.
-
-Frames whose rows Spark caches, each for itself alone.
-
-Spark gives the rows that it caches of one query to every other one whose plan is the same, in all sessions of its JVM,
-and two reads of what a Delta table holds have the same plan whatever was committed between them: the later one would be
-given the rows of the earlier.
-
-Texts whose bytes are no UTF-8. Spark makes and writes them, and Arrow carries them as they are.
-
-Others do not: Python does not decode them, and delta-rs dies of one in a merge, and the process with it. So rows that
-have some are for Spark.
-
-Confines users' SQL, as Spark's own parser reads it, to its own rows, before Spark resolves any name.
-
-To analyze a query Spark opens what it names: tables of catalogs, files by `parquet.`…``, functions. So the parsed tree
-is judged first (`iscp.model.sql.parsed_sql`), with all that its nodes are made of.
+"""Rows on their way to Spark and from it, frames whose rows Spark caches, and users' SQL, which is confined to its own
+rows.
 """
 
 from __future__ import annotations
@@ -39,6 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# --- texts that are no UTF-8 ------------------------------------------------------------------------------------------
+# Spark makes and writes texts whose bytes are no UTF-8, and Arrow carries them as they are. Others do not: Python does
+# not decode them, and delta-rs dies of one in a merge, and the process with it. So rows that have some are for Spark.
+
 REPLACEMENT = "\ufffd"
 """Java and Python show this in the place of bytes that are no UTF-8; in texts it has another order than these."""
 
@@ -58,6 +47,10 @@ def are_utf8(values: pa.Table | pa.ChunkedArray) -> bool:
 def is_of_text_bytes(error: Exception) -> bool:
     """Return whether delta-rs has met a text that is no UTF-8 in a file."""
     return _REFUSED in str(error)
+
+
+# --- rows to Spark and from it ----------------------------------------------------------------------------------------
+# Rows in this process's memory are handed to Spark, and all rows of a frame are taken from it.
 
 
 def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: T.StructType | None = None) -> DataFrame:
@@ -102,8 +95,15 @@ def arrow_of_frame(frame: DataFrame) -> pa.Table:
     return frame.select(*[F.col(quoted(each.name)).cast(each.dataType).alias(each.name) for each in wide]).toArrow()
 
 
+# --- cached frames ----------------------------------------------------------------------------------------------------
+
+
 def cached(frame: DataFrame) -> DataFrame:
     """Return `frame`, computed once and cached until `release` of what this returns.
+
+    Each frame is cached for itself alone. Spark gives the rows that it caches of one query to every other one whose
+    plan is the same, in all sessions of its JVM, and two reads of what a Delta table holds have the same plan whatever
+    was committed between them: the later one would be given the rows of the earlier.
 
     A frame that is made of it cannot be released in its place: it has another plan, under which Spark caches nothing.
     """
@@ -116,6 +116,11 @@ def release(frame: DataFrame) -> None:
     with spark_faults("have Spark keep rows no longer"):
         frame.unpersist(blocking=False)
 
+
+# --- users' SQL -------------------------------------------------------------------------------------------------------
+# Users' SQL, as Spark's own parser reads it, is confined to its own rows before Spark resolves any name. To analyze a
+# query Spark opens what the query names: tables of catalogs, files by `parquet.`…``, functions. So the parsed tree is
+# judged first (`iscp.model.sql.parsed_sql`), with all that its nodes are made of.
 
 PARTS_MAX = 100_000
 """Parts of one query or filter that are judged; one with more is refused."""

@@ -1,24 +1,5 @@
-"""Checks a manifest of a Lance dataset before Lance opens it, which parses whatever stands there.
-
-A manifest is Protobuf (https://lance.org/format/table/): the columns, the fragments, and, in a section of its own, the
-segments of indexes. Lance follows the parents of columns by recursion, reads files at any place that a manifest names
-as a base, and makes a list of all numbers that a bitmap of a few bytes stands for. So what would let it read elsewhere
-is refused, and what could take all memory or overflow a stack is counted first.
-
-Checks what Lance is about to open of a dataset, which opens whatever lies there, and parses it without a bound.
-
-The kinds of all names in a dataset's directories are read, by which no pipe, link or device is left in them, and the
-newest manifest is checked (`dataset_manifest`), with the
-files of deleted rows that it names. The result for a directory is kept for as long as nothing in it has
-changed, so that the check of a dataset that stands still costs a `stat` for each of its directories, however many rows
-and files these have. On S3, which has no links, it is one listing for the manifest.
-
-Probes whether a Lance dataset has moved, at the cost of three `stat`s (on S3: HEAD requests) where it has not.
-
-The last manifest seen must still be the same file, as the dataset may have been recreated, or the version lost; and the
-next one, probed by its name, must not be there. Versions have gaps, unlike those of a Delta log: cleaning keeps one
-that has a tag, and takes away the next. So the hint that Lance writes beside the manifests must be the same file too.
-Alone it does not do, as a writer that dies leaves none.
+"""Checks of a Lance dataset before Lance opens it, which opens whatever lies there and parses it without a bound; and a
+probe whether a dataset has moved.
 """
 
 from __future__ import annotations
@@ -54,6 +35,12 @@ from iscp.storage.locations import (
 )
 from iscp.storage.regular_files import RefusedFileError, require_regular, require_size
 from iscp.storage.table_files import OddArrowError, check_arrow
+
+# --- the manifest -----------------------------------------------------------------------------------------------------
+# A manifest is Protobuf (https://lance.org/format/table/): the columns, the fragments, and, in a section of its own,
+# the segments of indexes. Lance follows the parents of columns by recursion, reads files at any place that a manifest
+# names as a base, and makes a list of all numbers that a bitmap of a few bytes stands for. So what would let Lance read
+# elsewhere is refused, and what could take all memory or overflow a stack is counted first.
 
 MANIFEST_BYTES_MAX = 64 * 1024**2
 """Bytes of a manifest, which has some 150 for each fragment and 300 for each segment; a larger one is refused."""
@@ -338,6 +325,13 @@ def _cut(buffer: memoryview, begin: int, length: int) -> memoryview:
     return part
 
 
+# --- the directories of a dataset -------------------------------------------------------------------------------------
+# The kinds of all names in a dataset's directories are read, by which no pipe, link or device is left in them, and the
+# newest manifest is checked, with the files of deleted rows that it names. The result for a directory is kept for as
+# long as nothing in the directory has changed, so that the check of a dataset that stands still costs a `stat` for each
+# of its directories, however many rows and files these have. On S3, which has no links, the check is one listing for
+# the manifest.
+
 NAMES_MAX = 1_000_000
 """Names in one directory of a dataset; one with more is not opened."""
 
@@ -523,12 +517,22 @@ def _version_of(folder: str, name: str) -> int:
     return _NOTHING if found is None else found
 
 
+# --- the probe --------------------------------------------------------------------------------------------------------
+
 _STAMP = Struct("=QQQQ")
 _WORD = (1 << 64) - 1
 
 
 class VersionProbe:
-    """Port LogProbe; safe for threads. A state does not say since when a dataset has moved."""
+    """Probes whether a Lance dataset has moved, at the cost of three `stat`s (on S3: HEAD requests) where it has not.
+
+    The last manifest seen must still be the same file, as the dataset may have been recreated, or the version lost; and
+    the next one, probed by its name, must not be there. Versions have gaps, unlike those of a Delta log: cleaning keeps
+    a version that has a tag, and takes away the next. So the hint that Lance writes beside the manifests must be the
+    same file too. The hint alone does not do, as a writer that dies leaves none.
+
+    Port LogProbe; safe for threads. A state does not say since when a dataset has moved.
+    """
 
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         versions = _versions_of(table_uri)

@@ -1,19 +1,5 @@
-"""Reads and writes what iscp itself needs of a store: small files, their identity, and what lies in a directory.
-
-A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is reached; knows nothing of
-Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`, and for buckets with a key of their own
-`iscp.storage.s3_settings`) says where S3 is and with which identity, for deltalake too: so both always
-use the same store. `iscp.storage.s3_settings` puts there what the configuration says.
-
-Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one way
-for both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the
-power (ADR 2).
-
-That a store on S3 refuses a file that is there already: without it, of two commits of one version both would win.
-
-A node races its writers for that (`selftest`); an application that appends to a changefeed finds out by three requests.
-
-Checks that there is a place for a table: nobody creates the directories above it, which may be a volume's.
+"""Reads and writes what iscp itself needs of a store: small files, their identity, and what lies in a directory; and
+checks that a store refuses a second write of a name, and that there is a place for a table.
 """
 
 from __future__ import annotations
@@ -45,6 +31,16 @@ from iscp.system.late_imports import obstore, obstore_errors
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
+
+# --- files of a store -------------------------------------------------------------------------------------------------
+# A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. How either is reached is decided here; nothing
+# of Delta is known. Whatever goes wrong is an OSError. The environment (`AWS_*`, and for buckets with a key of their
+# own `iscp.storage.s3_settings`) says where S3 is and with which identity, for deltalake too: so both always use the
+# same store. `iscp.storage.s3_settings` puts there what the configuration says.
+#
+# Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one
+# way for both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the
+# power (ADR 2).
 
 FILE_BYTES_MAX = 128 * 1024**2
 """Bytes of a file that is read whole into memory, a commit above all; a larger one is refused by its name."""
@@ -409,6 +405,10 @@ def _number(e_tag: str) -> int:
     return int.from_bytes(hashlib.sha256(e_tag.encode()).digest()[:8])
 
 
+# --- conditional writes -----------------------------------------------------------------------------------------------
+# A store on S3 has to refuse a file that is there already: otherwise of two commits of one version both would win. A
+# node races its writers for that (`selftest`); an application that appends to a changefeed finds out by three requests.
+
 REMEDY = "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and nothing between that drops it"
 
 SCRATCH_PREFIX = ".iscp-conditional-write-"
@@ -452,6 +452,10 @@ def _require(store: _Store) -> None:
     if overwritten:
         reason = f"the store of {store.uri} overwrites what is there"
         raise PermanentError(reason, about="uri", remedy=REMEDY, code=ErrorCode.SELF_TEST)
+
+
+# --- the place of a table ---------------------------------------------------------------------------------------------
+# Nobody creates the directories above a table, which may be a volume's.
 
 
 def require_place(uri: str) -> None:

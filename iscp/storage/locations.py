@@ -1,11 +1,5 @@
-"""The place of a table, by its URI: a local directory, or a place on S3; and the one spelling of it.
-
-On which mounted file system, or in which bucket, a table lies, found without touching it: it may hang.
-
-The names of what lies in a Lance dataset, above all of its manifests, each of which is one of its versions.
-
-Lance (https://lance.org/format/table/) counts down in these from the largest number of 64 bits, so that a listing
-begins with the newest.
+"""The places of tables and datasets: the names of what lies in a Lance dataset, the one spelling of a table's URI, and
+the file system or bucket where a table lies.
 """
 
 from __future__ import annotations
@@ -20,6 +14,11 @@ from pathlib import Path
 from iscp.model.access.authorization import is_bucket, is_plain_uri
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import require_unicode
+
+# --- names in a Lance dataset -----------------------------------------------------------------------------------------
+# Above all, these are the names of manifests, each of which is one version of the dataset. Lance
+# (https://lance.org/format/table/) counts down in them from the largest number of 64 bits, so that a listing begins
+# with the newest.
 
 VERSIONS = "_versions"
 """The directory of a dataset in which its manifests lie."""
@@ -69,6 +68,9 @@ def is_manifest(name: str) -> bool:
     """Return whether a file is a manifest by any of Lance's ways to name one: counted up as before, or detached."""
     return _ANY_MANIFEST.fullmatch(name) is not None
 
+
+# --- the place of a table ---------------------------------------------------------------------------------------------
+# By its URI: a local directory, or a place on S3; and the one spelling of it.
 
 S3 = "s3://"
 NAME_BYTES_MAX = 255
@@ -176,6 +178,9 @@ def followed_root(root: str) -> str:
         return S3 + root.partition("://")[2].rstrip("/")
     return root.rstrip("/") if is_plain_uri(root.rstrip("/")) else os.path.realpath(str(local_path(root)))
 
+
+# --- file systems and buckets -----------------------------------------------------------------------------------------
+# The mounted file system, or the bucket, on which a table lies is found without touching the table: it may hang.
 
 MOUNTS_FRESH_S = 1.0
 """How long the list of mounted file systems is good for."""

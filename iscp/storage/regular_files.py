@@ -1,23 +1,5 @@
-"""Opens local files that somebody else may have put there: regular ones alone, without waiting, up to a size.
-
-Whoever writes a table's files may put a pipe there, which holds up everybody who opens it, a device without an end, or
-a link to a file that is none of the table's, as the file or as a directory that leads to it. A hard link is a file like
-any other: the kernel lets only those make one who may read and write the file (`fs.protected_hardlinks`, which is on by
-default), and they could copy it as well.
-
-Files that the paths in a table's log name, below the table or elsewhere, each as all readers of it here have it.
-
-Delta's protocol has paths URI-encoded, and absolute ones as those of a clone. A log is written by whoever has the
-table's directory, and read with the rights of the node: so a path that leads out of the table by `..`, however it is
-encoded, or by a link, is refused before anything is opened, and an absolute one is followed only to where everybody may
-read who may read the table.
-
-Bounds the footer of a Parquet file before deltalake reads it, which does not.
-
-A footer is a struct of Thrift's compact protocol (parquet.thrift, `FileMetaData`). The tree of columns is built by
-recursion: 80 KB that nest 10,000 levels overflow the stack of a thread of deltalake, which ends the process. Here it is
-walked without recursion, and what no writer of Parquet writes is refused. pyarrow has bounds of its own, and Spark
-makes an overflow an error of the task.
+"""Files that somebody else may have put there, opened with bounds: regular local files, files that a table's log names,
+and the footers of Parquet files.
 """
 
 from __future__ import annotations
@@ -34,6 +16,12 @@ from urllib.parse import unquote
 from iscp.model.access.authorization import lies_below
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
 from iscp.storage.locations import S3, followed_places, followed_root, on_s3, place, s3_place
+
+# --- local files ------------------------------------------------------------------------------------------------------
+# Regular files alone are opened, without waiting, up to a size. Whoever writes a table's files may put a pipe there,
+# which holds up everybody who opens it, a device without an end, or a link to a file that is none of the table's, as
+# the file or as a directory that leads to it. A hard link is a file like any other: the kernel lets only those make one
+# who may read and write the file (`fs.protected_hardlinks`, which is on by default), and they could copy it as well.
 
 REFUSED_REMEDY = "Put the file itself in its place, or restore it from a backup"
 
@@ -141,6 +129,13 @@ def _require_regular(path: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise RefusedFileError(path, f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, where a regular file belongs")
 
+
+# --- files that a log names -------------------------------------------------------------------------------------------
+# The paths in a table's log name files below the table or elsewhere; each is taken as all readers of the table here
+# have it. Delta's protocol has paths URI-encoded, and absolute ones as those of a clone. A log is written by whoever
+# has the table's directory, and read with the rights of the node: so a path that leads out of the table by `..`,
+# however it is encoded, or by a link, is refused before anything is opened, and an absolute path is followed only to
+# where everybody may read who may read the table.
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -301,6 +296,13 @@ def _outside(path: str) -> PermanentError:
         code=ErrorCode.OUTSIDE_ROOTS,
     )
 
+
+# --- footers of Parquet files -----------------------------------------------------------------------------------------
+# The footer of a Parquet file is bounded before deltalake reads it, which sets no bounds. A footer is a struct of
+# Thrift's compact protocol (parquet.thrift, `FileMetaData`). The tree of columns is built by recursion: 80 KB that nest
+# 10,000 levels overflow the stack of a thread of deltalake, which ends the process. Here the tree is walked without
+# recursion, and what no writer of Parquet writes is refused. pyarrow has bounds of its own, and Spark makes an overflow
+# an error of the task.
 
 FOOTER_BYTES_MAX = 16 * 1024**2
 """Bytes of a Parquet file's footer; a file that has more is refused."""

@@ -1,14 +1,5 @@
-"""Gives the settings of S3 to its users: to delta-rs and obstore by the environment, to Spark by its settings.
-
-Credentials are not written down here: they come from the environment, a web identity, a container or an instance, which
-all three understand. The environment names the file of each bucket that has a key of its own; Spark gets the key
-itself.
-
-Buckets with a key of their own, and what those that open a table there have to know of them.
-
-The environment says which they are (`ISCP_S3_BUCKETS`, JSON), as it says all else of S3, and where the files with their
-keys lie: so a child finds them too, and no secret is in the environment. A bucket that it does not name is reached as
-`AWS_*` say; one that it names never is.
+"""Gives the settings of S3 to its users: to delta-rs and obstore by the environment, to Spark by its settings; buckets
+with a key of their own among them.
 """
 
 from __future__ import annotations
@@ -34,6 +25,11 @@ if TYPE_CHECKING:
 
     from iscp.model.settings.config import S3Config
 
+
+# --- buckets with a key of their own ----------------------------------------------------------------------------------
+# The environment says which buckets these are (`ISCP_S3_BUCKETS`, JSON), as it says all else of S3, and where the files
+# with their keys lie: so a child finds them too, and no secret is in the environment. A bucket that the variable does
+# not name is reached as `AWS_*` say; a bucket that it names never is.
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 FILE_BYTES_MAX = 65_536
@@ -155,6 +151,11 @@ def _section_of(file: str, setting: str) -> Mapping[str, str]:
         raise ConfigurationError(f"{file} is no file of keys", about=setting, remedy=_REMEDY) from None
     return parser[_SECTION] if parser.has_section(_SECTION) else {}
 
+
+# --- settings for the environment and for Spark -----------------------------------------------------------------------
+# Credentials are not written down here: they come from the environment, a web identity, a container or an instance,
+# which delta-rs, obstore and Spark all understand. The environment names the file of each bucket that has a key of its
+# own; Spark gets the key itself.
 
 LOG_STORE = S3_LOG_STORE
 _HADOOP = "spark.hadoop.fs.s3a."

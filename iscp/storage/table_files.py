@@ -1,21 +1,5 @@
-"""The files of a table: the one way to open one that others may have written, and what this process writes itself.
-
-Notes in the directory of a Delta table, which are no part of it: small files about what lies there.
-
-Their names begin with an underscore: such files are neither data to Spark, when it reads a directory without its log,
-nor anything that VACUUM removes, whoever runs it.
-
-The commit files of logs that are written here: what is acknowledged outlives a power loss too, not only the process.
-
-After an fsync that failed another one of the same pages proves nothing: the kernel may count them as written. So the
-file is replaced by a copy, whose pages and name are new. An object store makes what it takes durable by itself.
-
-Reads Arrow files that somebody else may have put there: one schema, and no more memory than was said.
-
-A file of Arrow's may claim any length for what it has compressed, name one part many times in its footer, and have
-texts that end outside of it. So its messages are read one after the other, as they stand, without the footer; the
-lengths that they claim are added up before anything is unpacked; and all values are checked
-(https://arrow.apache.org/docs/format/Columnar.html has the format).
+"""The files of a table: the one way to open one that others may have written, and what this process writes itself:
+notes and durable commits. Arrow files of others are read with a bound.
 """
 
 from __future__ import annotations
@@ -38,6 +22,8 @@ from iscp.storage.locations import S3, commit_name, local_path, place
 from iscp.storage.regular_files import open_below, path_below
 from iscp.storage.s3_settings import table_options
 from iscp.system.late_imports import pafs
+
+# --- files that others have written -----------------------------------------------------------------------------------
 
 UNSAID_BYTES_MAX = 1024**2
 """Bytes that a data file may have beyond those that the log says; a larger one is not read without Spark."""
@@ -87,6 +73,12 @@ def open_input(uri: str, path: str, size: int | None) -> Iterator[TableFile]:
         yield TableFile(f"{top}/{named}", about.st_size, lambda begin, length: os.pread(handle, length, begin))
 
 
+# --- notes, and syncs -------------------------------------------------------------------------------------------------
+# Notes lie in the directory of a Delta table and are no part of it: small files about what lies there. Their names
+# begin with an underscore: such files are neither data to Spark, when it reads a directory without its log, nor
+# anything that VACUUM removes, whoever runs it.
+
+
 def sync(path: Path) -> None:
     """Sync a file, or the names in a directory. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
@@ -123,6 +115,9 @@ def _path(uri: str, name: str) -> str:
     return f"{place(uri)}/_iscp-{name}.json"
 
 
+# --- durable commits --------------------------------------------------------------------------------------------------
+# The commit files of logs that are written here.
+
 _doubted: dict[Path, set[int]] = {}
 """Versions of each log that can be seen and may be lost, whoever in this process has written them: nothing that lies
 behind them is acknowledged either."""
@@ -131,7 +126,10 @@ behind them is acknowledged either."""
 class DurableCommits:
     """Makes the commits of the table at `path` outlive a power loss; None: it is not local, and nothing is done.
 
-    The failpoints of its syncs are `NAME.sync` and `NAME.rewrite`.
+    What is acknowledged outlives a power loss too, not only the process. After an fsync that failed another one of the
+    same pages proves nothing: the kernel may count them as written. So the file is replaced by a copy, whose pages and
+    name are new. An object store makes what it takes durable by itself. The failpoints of its syncs are `NAME.sync` and
+    `NAME.rewrite`.
     """
 
     def __init__(self, path: Path | None, failpoints: Failpoints, name: str = "log") -> None:
@@ -176,6 +174,13 @@ def _replace_by_copy(path: Path) -> None:
         os.replace(hidden, path)
     sync(path.parent)
 
+
+# --- Arrow files ------------------------------------------------------------------------------------------------------
+# Arrow files that somebody else may have put there are read with one schema, and no more memory than was said. A file
+# of Arrow's may claim any length for what it has compressed, name one part many times in its footer, and have texts
+# that end outside of it. So the file's messages are read one after the other, as they stand, without the footer; the
+# lengths that they claim are added up before anything is unpacked; and all values are checked
+# (https://arrow.apache.org/docs/format/Columnar.html has the format).
 
 _PREFIX = b"ARROW1\0\0"
 _SCHEMA, _BATCH = "schema", "record batch"

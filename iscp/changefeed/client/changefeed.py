@@ -1,8 +1,5 @@
-"""A changefeed, for applications that append to it, read it and clean it up.
-
-Stored cursors: how far the readers of a changefeed have come, by name in etcd.
-
-Makes changefeeds, and puts those that are there together with the machine's clock and with etcd.
+"""A changefeed, for applications that append to it, read it and clean it up; with the stored cursors of its readers,
+and the functions that make a changefeed or open one.
 """
 
 from __future__ import annotations
@@ -39,9 +36,14 @@ from iscp.storage.files import missing_parent
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import SystemClock
 
+# --- stored cursors ---------------------------------------------------------------------------------------------------
+
 
 class Cursors:
-    """The stored cursors of one feed; any thread may use them. All methods raise Unavailable and OutcomeUnknown too."""
+    """The stored cursors of one feed: how far its readers have come, by name in etcd. Any thread may use them.
+
+    All methods raise Unavailable and OutcomeUnknown too.
+    """
 
     def __init__(self, store: EtcdFeedCursors, feed_id: str, shards: int) -> None:
         self._store = store
@@ -82,6 +84,8 @@ def _refuse_no_stored(expected: StoredCursor | None) -> None:
     require(expected, (StoredCursor, NoneType), "expected", "what `get` or `store` returned, or None")
 
 
+# --- the changefeed ---------------------------------------------------------------------------------------------------
+
 INCIDENTS_MAX = 5
 """Locks in a row whose holders are gone, each of which costs a timeout; then the transaction fails with FEED_INCIDENT.
 """
@@ -114,7 +118,9 @@ class Etcd:
 
 
 class Changefeed:
-    """From any thread. A context manager; made by `iscp.changefeed.open`."""
+    """A changefeed that applications append to, read and clean up. From any thread. A context manager; made by
+    `iscp.changefeed.open`.
+    """
 
     def __init__(
         self,
@@ -352,6 +358,9 @@ def _retrying() -> Retrying:
         reraise=True,
     )
 
+
+# --- making and opening -----------------------------------------------------------------------------------------------
+# A changefeed that is there is put together with the machine's clock and with etcd.
 
 EtcdAddress: TypeAlias = str | Sequence[str] | EtcdSettings | EtcdConfig
 """HOST:PORT, several of them with commas or as a list, or settings with TLS and a user."""

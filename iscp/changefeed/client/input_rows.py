@@ -3,8 +3,6 @@
 Rows come as a table or batch of Arrow, as a list of dicts, as a frame of pandas or of Spark (neither of the two
 libraries is loaded here), or as anything that hands over columns by Arrow's PyCapsule interface: a frame of Polars, a
 relation of DuckDB, a stream.
-
-The ulids that an append was given: so many from one on, without holding each of them.
 """
 
 from __future__ import annotations
@@ -22,6 +20,8 @@ from iscp.changefeed.table.feed_schema import ulid_columns
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import require, require_unicode
+
+# --- input ------------------------------------------------------------------------------------------------------------
 
 Rows: TypeAlias = Any
 """pa.Table, pa.RecordBatch, a list of dicts, a data frame of pandas or Spark, or an object with `__arrow_c_stream__` or
@@ -226,11 +226,15 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain))
 
 
+# --- the ulids of an append -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Ulids:
-    """`count` ulids, the first of which is that of `place`: one for each row, in the order in which these were sorted.
+    """The ulids that an append was given: `count` of them, the first of which is that of `place`, without holding each.
 
-    The ulids are a sequence of their texts; readers see them once the transaction is committed.
+    There is one for each row, in the order in which these were sorted. The ulids are a sequence of their texts; readers
+    see them once the transaction is committed.
     """
 
     place: UlidPlace

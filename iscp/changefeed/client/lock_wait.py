@@ -1,12 +1,4 @@
-"""Carries out what `iscp.changefeed.model.lock_queue` wants done, in the thread of the writer that waits.
-
-One commit to one shard of a changefeed, made by a thread of an application.
-
-The writers of a shard wait in a lock queue, so that they do not fail each other; that a commit is right is up to its
-compare-and-set alone.
-
-Lends things that cost something to open and are used by one thread at a time, and pools them for the next one.
-"""
+"""A transaction on one shard of a changefeed, the wait for its lock, and the pool of handles that transactions use."""
 
 from __future__ import annotations
 
@@ -50,6 +42,8 @@ from iscp.model.values.errors import FeedIncident, InvalidRequest, InvariantBrok
 from iscp.ports.system import Clock, Failpoints
 from iscp.system.child_process import Before, refuse_fork
 
+# --- the pool ---------------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 IDLE_MAX = 8
@@ -57,7 +51,9 @@ IDLE_MAX = 8
 
 
 class Pool(Generic[T]):
-    """From any thread."""
+    """Lends things that cost something to open and are used by one thread at a time, and pools them for the next one.
+    From any thread.
+    """
 
     def __init__(self, opened: Callable[[], T]) -> None:
         self._opened = opened
@@ -80,6 +76,8 @@ class Pool(Generic[T]):
             if len(self._idle) < IDLE_MAX:
                 self._idle.append(one)
 
+
+# --- the transaction --------------------------------------------------------------------------------------------------
 
 FAILPOINT_TURN = "feed.turn"
 """A writer's turn has come; nothing is written yet."""
@@ -105,7 +103,11 @@ _inside = _Inside()
 
 
 class Transaction:
-    """A context manager, used once and by one thread: `with feed.transaction(0) as t: t.append(rows)`.
+    """One commit to one shard of a changefeed, made by a thread of an application.
+
+    A context manager, used once and by one thread: `with feed.transaction(0) as t: t.append(rows)`. The writers of a
+    shard wait in a lock queue, so that they do not fail each other; that a commit is right is up to its compare-and-set
+    alone.
 
     The appended rows are committed at the end of the block, and not at all where the block raises. To enter raises
     TimedOut (a long queue), FeedIncident (again and again), Unavailable, StorageError; to leave: Conflict (another
@@ -233,6 +235,9 @@ def _alone(feed_id: str, shard: int) -> Iterator[None]:
     finally:
         _inside.places.discard(place)
 
+
+# --- the wait for a lock ----------------------------------------------------------------------------------------------
+# What `iscp.changefeed.model.lock_queue` wants done is carried out in the thread of the writer that waits.
 
 log = logging.getLogger(__name__)
 

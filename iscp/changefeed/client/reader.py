@@ -1,9 +1,4 @@
-"""Pages of a changefeed behind a cursor, as of now; a probe that finds nothing new costs two `stat`s.
-
-Decides which old rows of a changefeed may be deleted.
-
-Measure how far the stored cursors of a changefeed are behind its newest rows, for whoever watches many feeds.
-"""
+"""Pages of a changefeed for one reader; which old rows may be purged; and how far stored cursors lag."""
 
 from __future__ import annotations
 
@@ -30,6 +25,8 @@ from iscp.ports.system import Clock, Failpoints
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.locations import place
 
+# --- pages ------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -42,7 +39,8 @@ class Page:
 class FeedReader:
     """One reader's hold on the table; not to be used from several threads at once.
 
-    `bytes_max` and `rows_bytes_max` are those of PageReader.
+    A page has the rows behind a cursor, as of now; a probe that finds nothing new costs two `stat`s. `bytes_max` and
+    `rows_bytes_max` are those of PageReader.
     """
 
     def __init__(self, table: FeedTable, bytes_max: int | None = None, rows_bytes_max: int | None = None) -> None:
@@ -106,6 +104,9 @@ class FeedReader:
         self._probed = probed
 
 
+# --- purges -----------------------------------------------------------------------------------------------------------
+# Which old rows of a changefeed may be deleted.
+
 _DRAWN_BITS = 80
 
 
@@ -143,6 +144,8 @@ def bounds_of(shards: int, now_ms: int, older_than_s: float | None, cursors: Ite
     return {shard: min(ulid, aged) for shard, ulid in bounds.items()}
 
 
+# --- lags of cursors --------------------------------------------------------------------------------------------------
+
 FEEDS_OPEN_MAX = 200
 """Feeds whose tables stay open; for one more, the one that was unused for longest is opened again the next time."""
 
@@ -151,7 +154,10 @@ CURSORS_MAX = 1_000
 
 
 class CursorLags:
-    """Reads the lags of any feed in one cluster's etcd. Safe for threads."""
+    """Reads the lags of any feed in one cluster's etcd, for whoever watches many feeds. Safe for threads.
+
+    A lag says how far a stored cursor is behind the changefeed's newest rows.
+    """
 
     def __init__(self, etcd: EtcdClient, keys: Keys, clock: Clock, failpoints: Failpoints) -> None:
         self._etcd = etcd

@@ -1,13 +1,5 @@
-"""The lock queues of a changefeed's writers: etcd's lock recipe, and the counts of incidents that name the locks.
-
-Each writer creates a key of its own, as in the election, waits for the deletion of the one created before it, and then
-checks again whether its own is still there and the oldest. All keys of a process are on one lease, so that they end
-with it. A key that cannot be deleted takes its lease along: nothing renews that any more, and the next writer gets
-another.
-
-Counts of incidents as etcd holds them.
-
-The cursors of a changefeed's readers, by name: each is replaced by compare-and-set on its revision.
+"""The state of changefeeds in etcd: the lock queues of writers, the counts of incidents that name the locks, and the
+stored cursors of readers.
 """
 
 from __future__ import annotations
@@ -39,6 +31,8 @@ from iscp.model.values.errors import (
 from iscp.model.values.untrusted_values import require
 from iscp.ports.system import Clock
 
+# --- counts of incidents ----------------------------------------------------------------------------------------------
+
 
 def incidents_of(kv: KeyValue | None) -> Incidents:
     return Incidents(report_of("", kv).count, kv.mod_revision) if kv else Incidents()
@@ -58,6 +52,8 @@ def report_of(shard: str, kv: KeyValue) -> IncidentReport:
             f"holds no count of incidents: {error!r}", field=kv.key, remedy="Delete the key in etcd: it begins at 0"
         ) from error
 
+
+# --- lock queues ------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +112,11 @@ class EtcdHeldLock:
 
 class EtcdFeedLocks:
     """The port `FeedLocks` on etcd; one object for a writer process, from any of its threads.
+
+    The lock queues follow etcd's lock recipe. Each writer creates a key of its own, as in the election, waits for the
+    deletion of the key created before it, and then checks again whether its own is still there and the oldest. All keys
+    of a process are on one lease, so that they end with it. A key that cannot be deleted takes its lease along: nothing
+    renews that any more, and the next writer gets another.
 
     `name` says who the writer is, to those who inspect a lock queue or an incident.
     """
@@ -303,9 +304,13 @@ def _name(text: str, field: str) -> str:
     return text
 
 
+# --- cursors ----------------------------------------------------------------------------------------------------------
+
+
 class EtcdFeedCursors:
-    """The stored cursors of one feed in etcd; any thread may use them. All methods raise Unavailable and OutcomeUnknown
-    too.
+    """The stored cursors of one feed in etcd, by name; any thread may use them.
+
+    Each cursor is replaced by compare-and-set on its revision. All methods raise Unavailable and OutcomeUnknown too.
     """
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, feed: str) -> None:

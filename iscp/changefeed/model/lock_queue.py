@@ -1,16 +1,15 @@
-"""One attempt of a writer to get the lock of a shard of a changefeed: locks that can be burned.
+"""The lock queue of a changefeed's shard: one attempt of a writer to get the lock, as a state machine; and the ports of
+writers, which are the lock queue and the feed's table for a job.
 
-Only an order of precedence. That writes are right is due to the commit's compare-and-set alone; the queue keeps the
-writers of one shard from failing it by turns. The lock's name holds the shard's count of incidents, so that a lock
-whose holder was frozen or lost its power is left to it: who waits in vain while nothing moves raises the count, and
-all go on under the next name. An abandoned holder costs the others one timeout, not what is left of its lease.
+The queue gives only an order of precedence. That writes are right is due to the commit's compare-and-set alone; the
+queue keeps the writers of one shard from failing it by turns. The lock's name holds the shard's count of incidents, so
+that locks can be burned: a lock whose holder was frozen or lost its power is left to it. Who waits in vain while
+nothing moves raises the count, and all go on under the next name. An abandoned holder costs the others one timeout, not
+what is left of its lease.
 
-After mssql-changefeed ("The locking scheme to avoid long stalls"). Beyond it, each round reads the count again: else
-who waits for a burned lock takes the others' commits, under the new name, for a long queue before itself.
-
-Ports for the writers of a changefeed: the lock queue of a shard, and the feed's table for a job.
-
-The lock queue consists of locks, and the count of incidents in their names.
+The scheme is after mssql-changefeed ("The locking scheme to avoid long stalls"). Beyond it, each round reads the count
+again: otherwise a writer that waits for a burned lock takes the others' commits, under the new name, for a long queue
+before itself.
 """
 
 from __future__ import annotations
@@ -267,6 +266,10 @@ class Waiting:
 
     def _take(self, event: LockEvent) -> None:
         self.phase = LOCK_PHASES.after(self.phase, event, "the attempt to get the lock")
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+# The lock queue consists of locks, and the count of incidents in their names.
 
 
 class HeldLock(Protocol):

@@ -1,12 +1,5 @@
-"""ULIDs of a changefeed: their arithmetic in two halves, and their two spellings (after mssql-changefeed).
-
-A ulid is 16 bytes, of which the first 6 are a time in milliseconds: bytewise order is order in time. All ulids of a
-transaction have its time and follow one another, so that only where they begin is drawn; transactions of one shard
-follow one another too, within a millisecond and when a clock steps back.
-
-The place of a reader in a changefeed: the last ulid that it has had of each shard.
-
-One ulid for all shards would not do: one that is behind the others would have its later rows passed over.
+"""ULIDs of a changefeed: their arithmetic in two halves, and their two spellings (after mssql-changefeed); and cursors,
+which say by ulids how far a reader has come.
 """
 
 from __future__ import annotations
@@ -19,6 +12,11 @@ from typing import NamedTuple
 
 from iscp.model.values.errors import ConfigurationError, CursorBehind, InvalidRequest
 from iscp.model.values.untrusted_values import require
+
+# --- ulids ------------------------------------------------------------------------------------------------------------
+# A ulid is 16 bytes, of which the first 6 are a time in milliseconds: bytewise order is order in time. All ulids of a
+# transaction have its time and follow one another, so that only where they begin is drawn; transactions of one shard
+# follow one another too, within a millisecond and when a clock steps back.
 
 ULID_BYTES = 16
 DRAWN_BYTES = 10
@@ -127,15 +125,19 @@ def parse_ulid(text: str, field: str = "ulid") -> bytes:
     return number.to_bytes(ULID_BYTES, "big")
 
 
+# --- cursors ----------------------------------------------------------------------------------------------------------
+
 _FIELD = "cursor"
 _REMEDY = 'Give a cursor as a page has it, or its text: {"feed": "...", "shards": {"0": "01J..."}}'
 _BEGINNING = ""
 
 
 class Cursor(Mapping[int, str]):
-    """A frozen map from shard to the last ulid, as text, that knows its feed; a shard that is not in it: its beginning.
+    """The place of a reader in a changefeed: the last ulid that it has had of each shard.
 
-    Only `parse` and `refuse_foreign` check that its ulids are ulids.
+    One ulid for all shards would not do: a shard that is behind the others would have its later rows passed over. A
+    cursor is a frozen map from shard to the last ulid, as text, that knows its feed; a shard that is not in it: its
+    beginning. Only `parse` and `refuse_foreign` check that its ulids are ulids.
     """
 
     __slots__ = ("_ulids", "feed")

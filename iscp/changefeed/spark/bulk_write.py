@@ -1,11 +1,4 @@
-"""Writes many rows of a changefeed by Spark: files that a commit adopts, in the order of their ulids.
-
-Rows are sorted into files beside the feed's own first. A row's number is how many rows are in the files before its
-own, and its place there: whatever Spark does again when it writes them for good, it is the same. Numbers that come
-from Spark's partitions are not: partitions may be computed again, with other rows, as soon as an executor is lost.
-
-Files of rows that Spark has written for a changefeed: what their footers say, and what a commit says of them.
-"""
+"""Writes many rows of a changefeed by Spark: files that a commit adopts, in the order of their ulids."""
 
 from __future__ import annotations
 
@@ -45,6 +38,9 @@ from iscp.storage.table_files import files_of
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+
+# --- files that Spark has written -------------------------------------------------------------------------------------
+# What their footers say, and what a commit says of them.
 
 FOOTER_READERS = 8
 """Threads that read the footers of the files that were written; more files queue."""
@@ -111,6 +107,12 @@ def check_adds(
     if rows != count:
         raise EngineError(f"{rows} rows were written of {count} that were sorted")
 
+
+# --- the write --------------------------------------------------------------------------------------------------------
+# Rows are sorted into files beside the feed's own first. A row's number is how many rows are in the files before its
+# own, and its place there: whatever Spark does again when it writes the rows for good, the number is the same. Numbers
+# that come from Spark's partitions are not: partitions may be computed again, with other rows, as soon as an executor
+# is lost.
 
 FILE_ROWS = 1024 * 1024
 """Rows of a file that Spark writes into a feed; more become several files."""

@@ -1,17 +1,5 @@
-"""A changefeed as a streaming source of Spark, in the order of its ulids: format `changefeed`.
-
-Offsets are cursors. A batch is what lies between two of them, in whichever files that is now: Delta's own source
-follows the commits, so that a purge ends it, and so does a compaction with a vacuum where it is behind. Planned where
-the driver is, from what the log says of the files; read by executors, which need iscp-delta[node] as well.
-
-Spark 4.1 passes a source in Python neither its limit nor its trigger, and where a stream goes on only by a question for
-the parts between an offset and the same one.
-
-Plans the read between two cursors of a changefeed, in parts that are read by themselves, and the ends of batches.
-
-A changefeed behind a cursor as a frame of Spark, of only those files that may have rows there.
-
-Changefeeds in Spark: functions for ulids, frames behind a cursor, and a streaming source (docs/changefeed.md).
+"""Changefeeds in Spark: functions for ulids, frames behind a cursor, and a streaming source of the format `changefeed`,
+in the order of its ulids (docs/changefeed.md).
 """
 
 from __future__ import annotations
@@ -49,6 +37,15 @@ from iscp.system.threads import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+# --- the streaming source ---------------------------------------------------------------------------------------------
+# Offsets are cursors. A batch is what lies between two of them, in whichever files that is now: Delta's own source
+# follows the commits, so that a purge ends it, and so does a compaction with a vacuum where it is behind. Parts are
+# planned where the driver is, from what the log says of the files, and read by executors, which need iscp-delta[node]
+# as well.
+#
+# Spark 4.1 passes a source in Python neither its limit nor its trigger, and where a stream goes on only by a question
+# for the parts between an offset and the same one.
 
 FORMAT_NAME = "changefeed"
 STARTING_CURSOR = "startingCursor"
@@ -236,6 +233,10 @@ def _offset(cursor: Cursor) -> Offset:
     return fields
 
 
+# --- the plan of a read -----------------------------------------------------------------------------------------------
+# The read between two cursors of a changefeed is planned in parts that are read by themselves, and so are the ends of
+# batches.
+
 PART_BYTES = 32 * 1024**2
 """Bytes of the files that one task of Spark reads, unless it is a single file; the others go to further tasks."""
 
@@ -373,6 +374,10 @@ def _dense(file: FeedFile) -> range | None:
     return numbers if numbers.stop - numbers.start == file.rows else None  # there may be too many for len()
 
 
+# --- frames -----------------------------------------------------------------------------------------------------------
+# A changefeed behind a cursor is a frame of Spark, of only those files that may have rows there.
+
+
 def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFrame:
     """Return the rows behind a cursor, or all that are left, as of now, in no order.
 
@@ -423,6 +428,8 @@ def _ulid_of(cursor: Mapping[int, str], shards: int, shard: Column) -> Column:
     """Return the ulid of a file's shard in the cursor, without a condition for each shard: there may be many."""
     return F.get(listed(cursor.get(number, "") for number in range(shards)), shard)
 
+
+# --- what applications call -------------------------------------------------------------------------------------------
 
 __all__ = ["read", "register"]
 

@@ -1,10 +1,5 @@
-"""The columns and properties that make a Delta table a changefeed.
-
-The actions that a feed's commits write to its log (Delta protocol, "Actions").
-
-The columns that a feed has to be given for rows of other columns, and those of its own that these do not have.
-
-The ulids of many rows at once, as columns of Arrow: many millions a second.
+"""The form of a Delta table that is a changefeed: its columns and properties, the actions of its commits, columns that
+it has to be given, and the columns of ulids.
 """
 
 from __future__ import annotations
@@ -36,6 +31,9 @@ from iscp.storage.files import require_conditional_writes, require_place
 from iscp.storage.locations import local_path, place
 from iscp.storage.s3_settings import table_options
 from iscp.storage.table_files import sync
+
+# --- actions of commits -----------------------------------------------------------------------------------------------
+# The actions that a feed's commits write to its log (Delta protocol, "Actions").
 
 TIMES_WITHOUT_ZONE = "timestampNtz"
 """The feature that a table needs for them, of its readers and of its writers."""
@@ -119,6 +117,8 @@ def _action(action: Action) -> Mapping[str, Any]:
         return {"add": {**about, "modificationTime": action.modification_time, "stats": action.stats}}
     return {"remove": {**about, "deletionTimestamp": action.deletion_timestamp, "extendedFileMetadata": True}}
 
+
+# --- columns and properties -------------------------------------------------------------------------------------------
 
 FORMAT = 1
 FORMAT_PROPERTY = "iscp.changefeed.format"
@@ -340,6 +340,10 @@ def described(table: DeltaTable) -> FeedDescription:
     )
 
 
+# --- columns for other rows -------------------------------------------------------------------------------------------
+# The columns that a feed has to be given for rows of other columns, and those of its own that these do not have.
+
+
 def widened(present: pa.Schema, wanted: pa.Schema, key: Sequence[str]) -> pa.Schema:
     """Return `present` with what `wanted` has beyond it: columns, whatever the case of their names, and fields of
     nested ones.
@@ -426,6 +430,9 @@ def _takes(present: pa.DataType, given: pa.DataType) -> bool:
             return bool(present.bit_width >= given.bit_width)
     return False
 
+
+# --- ulids as columns -------------------------------------------------------------------------------------------------
+# The ulids of many rows at once, as columns of Arrow: many millions a second.
 
 ROWS_MAX = 50_000_000
 """Rows of one append; more are refused, as their texts have to fit into one array of Arrow, whose offsets are of 32

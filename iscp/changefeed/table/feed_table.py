@@ -1,17 +1,5 @@
-"""The Delta table of a changefeed: rows in the order of their ulids, by shard, with each shard's state.
-
-A shard's state, the next ulid that it will give, moves by compare-and-set in the commit that has the rows. 128 bits do
-not fit one `txn`, so that three of them carry it: a count, and the ulid's two halves. A commit goes to exactly the
-version after the last one known. Where another shard's commit took that version, the same file is committed again at
-the next one; where the shard's own state has moved, the commit fails: so ulids become visible in their order.
-
-A log that is cleaned has free versions at its beginning, and a writer that slept for long would find one free. So a
-commit that took long counts only once the table was opened again after it.
-
-Takes the oldest files out of a changefeed, and keeps in the same commit up to where each shard lost its rows.
-
-Readers compare their cursors with that: one that is behind it has missed something. A file goes as a whole; where
-files overlap, after a compaction, rows of a file that stays may lie before what is noted, and are not read any more.
+"""The Delta table of a changefeed: rows in the order of their ulids, by shard, with each shard's state; and the purge
+of its oldest files.
 """
 
 from __future__ import annotations
@@ -40,6 +28,8 @@ from iscp.storage.delta_errors import delta_faults
 from iscp.storage.files import require_conditional_writes
 from iscp.storage.locations import local_path, place
 from iscp.storage.table_files import DurableCommits, files_of, sync
+
+# --- the table --------------------------------------------------------------------------------------------------------
 
 FAILPOINT_COMMIT = "feed.commit"
 FAILPOINT_COMMITTED = "feed.committed"
@@ -83,6 +73,15 @@ class _Change:
 
 class FeedTable:
     """One process's handle on the table, which threads take by turns.
+
+    A shard's state, the next ulid that it will give, moves by compare-and-set in the commit that has the rows. 128 bits
+    do not fit one `txn`, so that three of them carry it: a count, and the ulid's two halves. A commit goes to exactly
+    the version after the last one known. Where another shard's commit took that version, the same file is committed
+    again at the next one; where the shard's own state has moved, the commit fails: so ulids become visible in their
+    order.
+
+    A log that is cleaned has free versions at its beginning, and a writer that slept for long would find one free. So a
+    commit that took long counts only once the table was opened again after it.
 
     The environment (`AWS_*`) has the access to a table on S3.
     """
@@ -303,6 +302,12 @@ def _above(folder: str) -> list[str]:
     parts = folder.split("/")
     return ["/".join(parts[:count]) or "." for count in range(len(parts))]
 
+
+# --- purges -----------------------------------------------------------------------------------------------------------
+# A purge takes the oldest files out of a changefeed, and keeps in the same commit up to where each shard lost its rows.
+# Readers compare their cursors with that: a cursor that is behind it has missed something. A file goes as a whole;
+# where files overlap, after a compaction, rows of a file that stays may lie before what is noted, and are not read any
+# more.
 
 SHARDS_PER_TEXT = 256
 """Shards whose purge positions share one text of the log; the others have texts of their own."""

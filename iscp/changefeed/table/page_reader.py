@@ -1,13 +1,4 @@
-"""Reads a changefeed on from a cursor: only files whose ulids, by their statistics, may lie behind it.
-
-A shard's ulids become visible in their order, so that whatever lies behind the last one read is new, and nothing that
-is new lies before it. In a file that this project wrote, only the row groups are read that a page needs; one that a
-compaction has left may be in any order, and is read whole.
-
-The files of a changefeed, by what the log says of their ulids: those that lie between cursors, and which overlap.
-
-Each commit brings files of its own, behind all others of their shard; but a compaction may leave files that overlap.
-"""
+"""Reads a changefeed on from a cursor: only files whose ulids, by their statistics, may lie behind it."""
 
 from __future__ import annotations
 
@@ -29,6 +20,10 @@ from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import error_text, require
 from iscp.storage.bounded_parquet import BoundedParquet, TooLargeError, decoded_bytes, open_parquet
 from iscp.storage.delta_errors import delta_faults
+
+# --- the files of a changefeed ----------------------------------------------------------------------------------------
+# Files are listed by what the log says of their ulids: those that lie between cursors, and which overlap. Each commit
+# brings files of its own, behind all others of their shard; but a compaction may leave files that overlap.
 
 BEFORE_ALL, BEHIND_ALL = "", "~"
 """Texts that sort before and behind those of all ulids."""
@@ -128,6 +123,11 @@ def _of_shards(ulids: Mapping[int, str], shards: pa.ChunkedArray) -> pa.Array:
     places = pc.index_in(shards.combine_chunks(), pa.array(ulids.keys(), pa.int32()))
     return pc.fill_null(pa.array(ulids.values(), pa.string()).take(places), BEFORE_ALL)
 
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+# A shard's ulids become visible in their order, so that whatever lies behind the last one read is new, and nothing that
+# is new lies before it. In a file that this project wrote, only the row groups are read that a page needs; a file that
+# a compaction has left may be in any order, and is read whole.
 
 READ_ROWS_MAX = 1_000_000
 """Rows of one page; a request for more is refused."""

@@ -1,17 +1,5 @@
-"""Compares an index with its source's rows, and repairs it: each row's key, hash, words and vector, sums and segments.
-
-What the index says of a row is made again from the source and compared, whatever its hash says; only vectors that an
-embedder has made are believed where they are of the text's hash. The counts of words are counted again, as ranks
-depend on them, and samples are searched for in Lance's segments, which must find just the rows that have them
-(`searched_samples`). Segments that do not are built again.
-
-Proves the parts of an index by searching: samples of its keys, words and vectors, against what its rows have.
-
-Lance's segments are files of their own, built of rows at some time. That the rows are right says nothing of them: one
-that was built of other rows, or is damaged, finds rows that lack a word, or misses some that have it. So each sampled
-word has to be found in just the rows that have it, each sampled key in its row, and vectors that are searched for have
-to reach the recall of the index's definition against the distances of all rows. Samples follow from the rows alone.
-Rows that no segment covers are read by each search, and need no proof.
+"""Compares an index with its source's rows, and repairs it: each row's key, hash, words and vector, and the sums and
+segments of all.
 """
 
 from __future__ import annotations
@@ -63,6 +51,14 @@ if TYPE_CHECKING:
     from iscp.index.model.index_definition import VectorOptions
     from iscp.index.search.searched_index import RankedRow
 
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+# The parts of an index are proved by searching: samples of its keys, words and vectors, against what its rows have.
+# Lance's segments are files of their own, built of rows at some time. That the rows are right says nothing of the
+# segments: one that was built of other rows, or is damaged, finds rows that lack a word, or misses some that have it.
+# So each sampled word has to be found in just the rows that have it, each sampled key in its row, and vectors that are
+# searched for have to reach the recall of the index's definition against the distances of all rows. Samples follow from
+# the rows alone. Rows that no segment covers are read by each search, and need no proof.
 
 WORDS_OF_EACH_SORT = 8
 """Words of a text column that are searched for: so many rare ones, middling ones and common ones."""
@@ -214,6 +210,8 @@ def _reached(at: OpenIndex, query: Floats, rows: Sequence[RankedRow], metric: st
     return int((near >= bound - slack).sum())
 
 
+# --- the comparison and the repair ------------------------------------------------------------------------------------
+
 REPAIRED_ROWS_MAX = 1_000_000
 """Rows that a repair writes; an index of which more are wrong is to be rebuilt."""
 
@@ -254,7 +252,13 @@ class _Findings:
 
 
 class IndexCheck(Check):
-    """Compares and repairs one index."""
+    """Compares and repairs one index.
+
+    What the index says of a row is made again from the source and compared, whatever its hash says; only vectors that
+    an embedder has made are believed where they are of the text's hash. The counts of words are counted again, as ranks
+    depend on them, and samples are searched for in Lance's segments, which must find just the rows that have them
+    (`sampled_faults`). Segments that do not are built again.
+    """
 
     def __init__(self, consumer: IndexConsumer, store: IndexStore, plan: IndexPlan) -> None:
         self._consumer = consumer

@@ -1,12 +1,4 @@
-"""Maintains one index: commits what an iteration hands it, with the watermark, as one version of the dataset.
-
-Stages rows of a build's ranges as files of the index's dataset, which no version names yet (port RowStager).
-
-A manifest has the files, the sums of their rows, the file with the counts of their words, and one with their keys:
-whether two ranges have a key in common shows only when all are there.
-
-Cuts rows on their way to an index into tables of a bounded size.
-"""
+"""Maintains one index: commits what an iteration hands it, and stages the rows of a build."""
 
 from __future__ import annotations
 
@@ -62,6 +54,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# --- tables of a bounded size -----------------------------------------------------------------------------------------
+# Rows on their way to an index are cut into them.
+
 BATCH_ROWS_MAX = 50_000
 """Rows that are analysed and written at once; their vectors are in memory too."""
 
@@ -87,12 +82,19 @@ def index_tables(rows: Rows, rows_max: int = BATCH_ROWS_MAX) -> Iterator[pa.Tabl
         yield pa.concat_tables(gathered)
 
 
+# --- staged rows ------------------------------------------------------------------------------------------------------
+
 _KEY_SCHEMA = pa.schema([pa.field(KEY, pa.string(), nullable=False)])
 _FRAGMENTS, _COUNTS, _KEYS, _SUMS = "fragments", "counts", "keys", "sums"
 
 
 class IndexRowStager:
-    """Stages rows under one index (port RowStager); `encoder` is for the columns that `dataset` has."""
+    """Stages rows of a build's ranges as files of the index's dataset, which no version names yet (port RowStager).
+
+    A manifest has the files, the sums of their rows, the file with the counts of their words, and one with their keys:
+    whether two ranges have a key in common shows only when all are there. `encoder` is for the columns that `dataset`
+    has.
+    """
 
     def __init__(self, root: str, dataset: LanceDataset, encoder: RowEncoder) -> None:
         self._root = root
@@ -179,13 +181,18 @@ def _read_sums(found: Sequence[object]) -> RowSums:
     return RowSums(rows, faults, vectors, tuple((each[0], each[1]) for each in totals))  # type: ignore[arg-type, attr-defined]
 
 
+# --- the consumer -----------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 _THERE, _WRITES = (Op.UPDATE, Op.DELETE), (Op.INSERT, Op.UPDATE)
 
 
 class IndexConsumer(Consumer):
-    """Maintains one index (also port RangeBuilt). `maintain` is called after commits."""
+    """Maintains one index (also port RangeBuilt). `maintain` is called after commits.
+
+    What an iteration hands it is committed, with the watermark, as one version of the dataset.
+    """
 
     def __init__(self, row: JobRow, store: IndexStore, plan: IndexPlan, maintain: Callable[[], None]) -> None:
         self._row = row

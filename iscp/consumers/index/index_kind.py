@@ -1,19 +1,5 @@
-"""The kinds `fulltext`, `vector` and `search`: indexes that have the source's rows, by key, and follow them.
-
-What cannot be followed by changes is repaired by difference: the keys and hashes of the index's rows against those of
-the source's. An index without its rows, or with another definition, is written again in one commit.
-
-Deletes an index that a job maintains: its rows, its segments, its versions, and nothing else in its directory.
-
-A commit comes first that takes all away, at the next seq, and says whose the deletion is. It is one that whatever is
-based on a version before it cannot pass (`fences`), and its version stays, with a row that has the head and nothing
-else: some kilobytes, by which a writer that has slept for however long still fails. Each try makes such a commit of its
-own, so that no state between two steps is special. A later registration of the place goes on from what is left.
-
-Has indexes maintained beside their commits and searches: after commits by a thread of its own, and now and then.
-
-Maintenance changes no row, and loses against commits of iterations, so nothing of it needs a lease or a seq. It is done
-on the node that runs the job's shard, as that one has committed last.
+"""The kinds `fulltext`, `vector` and `search`: indexes that have the source's rows, by key, and follow them; with the
+deletion of an index, and its maintenance beside commits and searches.
 """
 
 from __future__ import annotations
@@ -76,6 +62,8 @@ from iscp.storage.locations import (
     manifest_name,
 )
 
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
 _REFS = "_refs"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _TRIED = r"(?:\.[0-9a-f]{32}\.tmp)?"  # what iscp was about to write when it died
@@ -95,7 +83,15 @@ _OWN_FOLDER = re.compile(rf"{DELETIONS}|(?:{INDICES}|{BUILDS})(?:/.*)?")
 
 
 class IndexDeletion:
-    """Deletes the index of `store`, as `order` says."""
+    """Deletes the index of `store`, as `order` says: its rows, its segments, its versions, and nothing else in its
+    directory.
+
+    A commit comes first that takes all rows away, at the next seq, and says whose the deletion is. It is one that
+    whatever is based on a version before it cannot pass (`fences`), and its version stays, with a row that has the head
+    and nothing else: some kilobytes, by which a writer that has slept for however long still fails. Each try makes such
+    a commit of its own, so that no state between two steps is special. A later registration of the place goes on from
+    what is left.
+    """
 
     def __init__(self, store: IndexStore, order: DeletionOrder) -> None:
         self._store = store
@@ -238,6 +234,8 @@ class _Rest:
             raise Conflict(f"{self._versions} has a version after {self._version}")
 
 
+# --- maintenance ------------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 10_000
@@ -261,7 +259,12 @@ CLOSE_S = 600.0
 
 
 class IndexMaintainer:
-    """Maintains the indexes of a process, one after another. Safe for threads."""
+    """Maintains the indexes of a process, one after another, beside their commits and searches. Safe for threads.
+
+    A thread of its own maintains them after commits, and now and then. Maintenance changes no row, and loses against
+    commits of iterations, so nothing of it needs a lease or a seq. It is done on the node that runs the job's shard, as
+    that node has committed last.
+    """
 
     def __init__(self, clock: Clock, *, awaited: bool = False, awaited_s: float = AWAITED_S) -> None:
         """`awaited`: runs wait for what they have hastened (`wait`), and `close` ends it, before the process ends.
@@ -374,11 +377,17 @@ def limits_of(definition: IndexDefinition) -> MaintenanceLimits:
     return MaintenanceLimits(metric=vector.metric.value, recall=vector.recall)
 
 
+# --- the kinds --------------------------------------------------------------------------------------------------------
+
 _KEYLESS = ("float", "double")
 
 
 class IndexKindBase(ConsumerKind):
-    """The kinds of indexes share this base."""
+    """The kinds of indexes share this base.
+
+    What cannot be followed by changes is repaired by difference: the keys and hashes of the index's rows against those
+    of the source's. An index without its rows, or with another definition, is written again in one commit.
+    """
 
     name = ""
     takes_services = True

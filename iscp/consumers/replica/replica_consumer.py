@@ -1,12 +1,5 @@
-"""Maintains one replica: commits what an iteration hands it to the target, and dead letters beside it.
-
-Compares a replica with its source's rows, repairs what differs, and takes over a table that has them already.
-
-Stores the rows of a source that share a key in a table beside the target, which has all others.
-
-The table is a state, not a log: what shares a key as of the target's watermark. The dead letters are committed first,
-and the target's commit names the seq at which they then stand. If the two do not agree (a crash between the commits,
-another writer, a table that was removed), the target has diverged: a difference writes both again.
+"""Maintains one replica: commits what an iteration hands it to the target, and dead letters beside it; and compares a
+replica with its source.
 """
 
 from __future__ import annotations
@@ -62,12 +55,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
 def dead_letter_uri(target: str) -> str:
     return target + DEAD_LETTER_SUFFIX
 
 
 class DeadLetterBox:
-    """The dead letters of one job, in a table of their own with a seq of its own."""
+    """The dead letters of one job, in a table of their own beside the target, with a seq of its own.
+
+    Dead letters are the rows of a source that share a key; the target has all others. The table is a state, not a log:
+    what shares a key as of the target's watermark. The dead letters are committed first, and the target's commit names
+    the seq at which they then stand. If the two do not agree (a crash between the commits, another writer, a table that
+    was removed), the target has diverged: a difference writes both again.
+    """
 
     def __init__(self, target: str, key: Sequence[str], environment: ConsumerEnvironment) -> None:
         self._uri = dead_letter_uri(target)
@@ -185,6 +187,8 @@ class DeadLetterBox:
             kind="dead_letter",
         )
 
+
+# --- the consumer -----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -462,6 +466,9 @@ class ReplicaConsumer(Consumer):
             )
 
 
+# --- the comparison and the repair ------------------------------------------------------------------------------------
+
+
 class Filtering(Protocol):
     """Chooses those of the source's rows that the target should have."""
 
@@ -469,7 +476,10 @@ class Filtering(Protocol):
 
 
 class ReplicaCheck(AdoptingCheck):
-    """Compares and repairs one replica. `tables` are read as sources are."""
+    """Compares one replica with its source's rows, repairs what differs, and takes over a table that has them already.
+
+    `tables` are read as sources are.
+    """
 
     def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec

@@ -1,19 +1,5 @@
-"""Have a table follow changes in one commit; rows without a key are a bag.
-
-Nothing distinguishes rows that are equal. If some copies of a row go, all of them are removed and as many written as
-are left; copies that come are added.
-
-Write all rows of a table, where so many have changed that it costs more to merge them.
-
-To merge, Spark reads and joins the table twice and writes what it marks besides, each in jobs of its own; all rows are
-read and written once.
-
-The table with more of a view than its rows: the input of an operator that is recomputed as a whole, or its groups.
-
-It lies beside the target. It says of itself of which versions of the view's tables it is, and of which instant, and is
-of use only where those are the ones that the target is at: after a crash between its commit and the target's, or where
-another writer came between, it is written again. So it is never what the view's rows are believed to be, and no seq
-depends on it.
+"""The commits of a view's tables: changes of a bag, all rows where many have changed, and the stored input beside the
+target.
 """
 
 from __future__ import annotations
@@ -43,6 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+
+# --- all rows ---------------------------------------------------------------------------------------------------------
+# All rows of a table are written where so many have changed that it costs more to merge them. To merge, Spark reads and
+# joins the table twice and writes what it marks besides, each in jobs of its own; all rows are read and written once.
 
 REWRITTEN_SHARE = 0.2
 """The share of changed rows, which Spark has, in the rows of a table from which on all its rows are written."""
@@ -108,6 +98,10 @@ def _naming_lack() -> Iterator[None]:
             raise ChangesUnavailableError(LACKING) from error
         raise
 
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+# A table follows changes in one commit; rows without a key are a bag. Nothing distinguishes rows that are equal. If
+# some copies of a row go, all of them are removed and as many written as are left; copies that come are added.
 
 MERGED_CHANGES_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
@@ -246,8 +240,17 @@ def _added(rows: DataFrame, number: Column, columns: Sequence[Column]) -> DataFr
     return copies(rows, number).select(*columns, F.lit(_ADDED).alias(OP))
 
 
+# --- the stored input -------------------------------------------------------------------------------------------------
+
+
 class StoredInput:
-    """The stored input of one view, at `target` with a suffix. Its columns are `c0`, `c1`, …"""
+    """The stored input of one view, at `target` with a suffix. Its columns are `c0`, `c1`, …
+
+    The table has more of a view than its rows: the input of an operator that is recomputed as a whole, or its groups.
+    It says of itself of which versions of the view's tables it is, and of which instant, and is of use only where those
+    are the ones that the target is at: after a crash between its commit and the target's, or where another writer came
+    between, it is written again. So it is never what the view's rows are believed to be, and no seq depends on it.
+    """
 
     def __init__(self, target: str, environment: ConsumerEnvironment) -> None:
         self._uri = target + VIEW_STATE_SUFFIX

@@ -1,13 +1,5 @@
-"""Compare a view with its query's result at the versions and instant of its last refresh, and recompute it.
-
-Explain how a view follows changes, or would: its operators, what a change costs at each, and what is stored
-already.
-
-Build a view's first rows of ranges of its own table, which all nodes compute, joined with other tables.
-
-When the build is requested it is decided once of which versions of the tables all ranges are computed, and how, and
-written where its ranges are staged (BuildTerms). The iteration that publishes puts together what is staged: rows are
-the target's as they are, groups and totals are few.
+"""Beside the refreshes of a view: its comparison with its query's result, its explanation, and the build of its first
+rows by ranges.
 """
 
 from __future__ import annotations
@@ -60,8 +52,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# --- the comparison ---------------------------------------------------------------------------------------------------
+
+
 class ViewCheck(Check):
-    """The comparison of a view."""
+    """Compares a view with its query's result at the versions and instant of its last refresh, and recomputes it."""
 
     def __init__(self, view: ViewSpec, sink: Sink, environment: ConsumerEnvironment) -> None:
         self._view = view
@@ -99,11 +94,17 @@ class ViewCheck(Check):
         return ViewQuery(context.session, self._source, self._view.query, end, listed=False)
 
 
+# --- the explanation --------------------------------------------------------------------------------------------------
+
 _RESULT, _STATE = "the result", "what is kept besides"
 
 
 def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, catalog: Catalog) -> QueryExplanation:
-    """Explain a view. `tables` are URIs by their names in the query; `target` is empty where there is none yet."""
+    """Explain how a view follows changes, or would: its operators, what a change costs at each, and what is stored
+    already.
+
+    `tables` are URIs by their names in the query; `target` is empty where there is none yet.
+    """
     found = {name: _size_of(uri, catalog) for name, uri in tables.items()}
     sizes = {name: size for name, size in found.items() if size is not None and size.bytes >= 0}
     stored = _stored_tables(target, catalog) if target else ()
@@ -186,11 +187,19 @@ def _notes(shape: QueryShape) -> list[str]:
     return notes
 
 
+# --- the build by ranges ----------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 
 class RangeBuiltView(ViewConsumer):
-    """A view that can be built by ranges (port RangeRefreshed)."""
+    """A view that can be built by ranges (port RangeRefreshed).
+
+    Its first rows are built of ranges of its own table, which all nodes compute, joined with other tables. When the
+    build is requested it is decided once of which versions of the tables all ranges are computed, and how, and written
+    where the ranges are staged (BuildTerms). The iteration that publishes puts together what is staged: rows are the
+    target's as they are, groups and totals are few.
+    """
 
     _whole = ""
     """The reason why all rows are computed at once, though the table is large."""

@@ -1,11 +1,5 @@
-"""`iscp_history`: the table of iterations, appended to in batches and without a fence.
-
-An iteration that a deposed owner still writes down has taken place; nothing is decided by this table. So one that is
-damaged is named and left as it is, and one that is gone begins again, empty.
-
-A Delta table that is appended to in batches, without a fence, and read now and then.
-
-`iscp_audit`: who changed what, a Delta table beside the job log that all nodes append to, without a fence.
+"""The two Delta tables beside the job log that are appended to in batches, without a fence: `iscp_audit`, and
+`iscp_history`, the table of iterations.
 """
 
 from __future__ import annotations
@@ -48,6 +42,8 @@ from iscp.storage.locations import local_path, place
 from iscp.storage.table_files import open_input
 from iscp.system.late_imports import pc, pq
 
+# --- tables that are appended to --------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 APPENDED_TABLE = {
@@ -71,7 +67,7 @@ ATTEMPTS_MAX = 8
 
 
 class AppendedTable:
-    """Appends from one thread."""
+    """A Delta table that is appended to in batches, without a fence, and read now and then. Appends from one thread."""
 
     def __init__(
         self,
@@ -153,6 +149,8 @@ def small_files(table: DeltaTable) -> int:
     return sum(size < SMALL_FILE_BYTES for size in sizes)
 
 
+# --- the audit --------------------------------------------------------------------------------------------------------
+
 AUDIT_TABLE = "iscp_audit"
 
 AUDIT_FORMAT = 1
@@ -178,7 +176,10 @@ _PROPERTIES = {FORMAT_PROPERTY: str(AUDIT_FORMAT), **APPENDED_TABLE}
 
 
 class AuditTable:
-    """The port `AuditLog`, at the job log's `uri`. Appends from one thread; reads from any."""
+    """`iscp_audit`: who changed what, a table that all nodes append to (port `AuditLog`), at the job log's `uri`.
+
+    Appends from one thread; reads from any.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = f"{uri.rstrip('/')}/{AUDIT_TABLE}"
@@ -256,6 +257,8 @@ def _entry(row: dict[str, Any]) -> AuditEntry:
     return AuditEntry(at_s=at.timestamp(), **row)
 
 
+# --- the history ------------------------------------------------------------------------------------------------------
+
 USED = "iscp_history.used"
 """The file beside the table that says that there was one."""
 
@@ -264,7 +267,10 @@ RETAINED_S = 30 * 86_400
 
 
 class HistoryTable:
-    """Appends from one thread; reads from any.
+    """`iscp_history`: the table of iterations. Appends from one thread; reads from any.
+
+    An iteration that a deposed owner still writes down has taken place; nothing is decided by this table. So a damaged
+    history is named and left as it is, and a history that is gone begins again, empty.
 
     Raises StorageError, HistoryDamaged where a file of it is corrupt or missing, and InvalidRequest for what it cannot
     hold.

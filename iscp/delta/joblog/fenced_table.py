@@ -1,18 +1,5 @@
-"""A Delta table that one term at a time may write: the fence under the job log.
-
-A commit goes to exactly the version after the last one known, never rebased, and the one known is always of our
-own term. Whenever the table has moved without us, who moved it is checked before anything else is written.
-
-Old commit files are cleaned away, and a writer that slept so long finds the version free that it is about to write:
-its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was read after it.
-
-The rows of a job log's table, as the version that is opened has them.
-
-One commit of the job log, with what identifies it for whoever searches or checks the log.
-
-The files of rows that commits of the job log name.
-
-Files below the job log's table that no version of it needs: replaced ones, and those of commits that failed.
+"""A Delta table that one term at a time may write: the fence under the job log; with its commits, the files of rows
+that these name, and the deletion of files that no version needs.
 """
 
 from __future__ import annotations
@@ -47,9 +34,11 @@ from iscp.storage.locations import local_path
 from iscp.storage.table_files import DurableCommits, files_of, sync
 from iscp.system.late_imports import pq
 
+# --- files of rows, and commits ---------------------------------------------------------------------------------------
+
 
 class DataFiles:
-    """Writes the data files of one table."""
+    """Writes the data files of one table, which commits of the job log name."""
 
     def __init__(self, uri: str, clock: Clock) -> None:
         self._path = local_path(uri)
@@ -82,7 +71,9 @@ CommitMode = Literal["append", "overwrite"]
 def put_commit(
     table: DeltaTable, actions: Sequence[AddAction], mode: CommitMode, commit_id: str, txns: Sequence[Transaction]
 ) -> None:
-    """Have the storage put it at exactly the version after the table's. Raises what deltalake raises."""
+    """Have the storage put a commit at exactly the version after the table's, with what identifies the commit for
+    whoever searches or checks the log. Raises what deltalake raises.
+    """
     table.create_write_transaction(
         list(actions),
         mode,
@@ -101,7 +92,9 @@ def put_commit(
 
 
 def read_rows(uri: str, table: DeltaTable, schema: pa.Schema) -> tuple[pa.Table, int]:
-    """Return all rows, and in how many files they are. Raises JobLogDamaged, StorageError."""
+    """Return all rows of a job log's table at the version that is open, and in how many files they are. Raises
+    JobLogDamaged, StorageError.
+    """
     try:
         names = add_actions_of(table).column("path").to_pylist()
         if not names:
@@ -117,12 +110,16 @@ def read_rows(uri: str, table: DeltaTable, schema: pa.Schema) -> tuple[pa.Table,
     return rows, len(names)
 
 
+# --- orphan files -----------------------------------------------------------------------------------------------------
+
 TIDY_FILES_MAX = 1_000_000
 """Files that one pass deletes; the next pass takes the others."""
 
 
 class OrphanFiles:
-    """Deletes the orphan files of one table; used by one thread."""
+    """Deletes the orphan files of one table: those that no version of it needs, as they were replaced or their commit
+    failed. Used by one thread.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -145,6 +142,8 @@ class OrphanFiles:
         self._unneeded = unneeded.difference(doomed)
         return len(doomed)
 
+
+# --- the fence --------------------------------------------------------------------------------------------------------
 
 APP_ID = "iscp_owner"
 FAILPOINT_CLAIM = "log.claim"
@@ -190,8 +189,14 @@ class _Doubt:
 class FencedTable:
     """One owner's hold on a table, for one term.
 
-    Invariant: `version` is the last version known, and every commit up to it that changed rows after our claim is
-    ours. Raises NotOwner for ever once it is not so.
+    A commit goes to exactly the version after the last one known, never rebased, and the one known is always of our own
+    term. Whenever the table has moved without us, who moved it is checked before anything else is written.
+
+    Old commit files are cleaned away, and a writer that slept so long finds the version free that it is about to write:
+    its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was read after it.
+
+    Invariant: `version` is the last version known, and every commit up to it that changed rows after our claim is ours.
+    Raises NotOwner for ever once it is not so.
     """
 
     def __init__(self, uri: str, schema: pa.Schema, clock: Clock, failpoints: Failpoints, cluster: str = "") -> None:

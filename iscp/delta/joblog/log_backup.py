@@ -1,18 +1,5 @@
-"""Backups of the job log, taken while an owner writes it: all rows of exactly one version, and what its table is.
-
-A backup is a directory or a prefix of S3 with one Parquet file, and a manifest that is put there last, and only once
-the file was read back. Compactions replace files within the log, and delete them an hour later at the earliest: so a
-version that was opened can be read to its end.
-
-A job log from a backup, at a place that holds none: nothing of it can be seen until all of it is there.
-
-The log goes on far beyond every version and term that the lost one can have reached. So an owner of the lost log that
-still sleeps somewhere is deposed as soon as it reads after its next commit, terms stay monotone, and the mark in etcd,
-which says how far the lost log had come, is below the new one.
-
-The manifest of a backup of the job log, the file that is written last: without it there is no backup.
-
-A manifest names the one file of rows by its size and SHA-256, and carries a SHA-256 of itself.
+"""Backups of the job log: their manifest, how they are taken while an owner writes the log, and how a log is restored
+from one.
 """
 
 from __future__ import annotations
@@ -59,6 +46,10 @@ from iscp.storage.files import require_conditional_writes
 from iscp.storage.locations import checkpoint_name, commit_name, local_path, place
 from iscp.storage.table_files import sync
 from iscp.system.late_imports import pq
+
+# --- the manifest -----------------------------------------------------------------------------------------------------
+# The manifest of a backup is the file that is written last: without it there is no backup. It names the one file of
+# rows by its size and SHA-256, and carries a SHA-256 of itself.
 
 MANIFEST = "manifest.json"
 KIND = "iscp_log"
@@ -142,6 +133,12 @@ def _checked(manifest: BackupManifest) -> BackupManifest:
         raise ValueError("it names a file of no backup")
     return manifest
 
+
+# --- taking a backup --------------------------------------------------------------------------------------------------
+# A backup has all rows of exactly one version of the job log, and what its table is. A backup is a directory or a
+# prefix of S3 with one Parquet file, and a manifest that is put there last, and only once the file was read back.
+# Compactions replace files within the log, and delete them an hour later at the earliest: so a version that was opened
+# can be read to its end.
 
 _ELSEWHERE = "Name another place, which nothing is at"
 
@@ -326,6 +323,13 @@ def _check_rows(path: str, manifest: BackupManifest, field: str) -> tuple[bytes,
         fault = f"cannot be read ({error})"
     raise InvalidRequest(f"{path} {fault}: the backup is damaged", about=field, remedy="Take or restore another one")
 
+
+# --- restoring a log --------------------------------------------------------------------------------------------------
+# A job log is restored at a place that holds none: nothing of it can be seen until all of it is there.
+#
+# The log goes on far beyond every version and term that the lost one can have reached. So an owner of the lost log that
+# still sleeps somewhere is deposed as soon as it reads after its next commit, terms stay monotone, and the mark in
+# etcd, which says how far the lost log had come, is below the new one.
 
 VERSIONS_SKIPPED = 1 << 28
 """Versions between the last one known of a lost log and the first of the restored one: years of commits, five a second.

@@ -1,15 +1,5 @@
-"""Opening the Delta tables beside each other at `log.uri`, and making them: whose they are, and of which format.
-
-The format of the job log's tables, and how it is raised.
-
-Nodes of two releases share a log while a cluster is upgraded, and the earlier ones may have to take over again. So a
-table of the format before this one is written as it is, until a person raises it (`iscp log upgrade`).
-
-Checks that the job log's own Delta log is whole, file by file: damage is named, and never read past.
-
-A reader of Delta may take an empty commit for one without actions, or end before a gap: requests that were acknowledged
-would be forgotten without a word. So an owner checks before it claims: one listing, and the commits since the last
-checkpoint, which are few.
+"""The Delta tables beside each other at `log.uri`, as they are opened or made: of which format they are, to which
+cluster they belong, and whether the job log's own Delta log is whole.
 """
 
 from __future__ import annotations
@@ -39,6 +29,10 @@ from iscp.storage import files
 from iscp.storage.delta_errors import FOREIGN_ERRORS, delta_faults, storage_error
 from iscp.storage.locations import checkpoint_name, commit_name, local_path
 from iscp.storage.s3_settings import table_options
+
+# --- the format -------------------------------------------------------------------------------------------------------
+# Nodes of two releases share a log while a cluster is upgraded, and the earlier ones may have to take over again. So a
+# table of the format before this one is written as it is, until a person raises the format (`iscp log upgrade`).
 
 FORMAT_BEFORE = FORMAT - 1
 """The least that is written; a table of an earlier format is raised to FORMAT as soon as it is written to."""
@@ -121,6 +115,8 @@ def refuse_later(table: DeltaTable, uri: str) -> None:
         )
 
 
+# --- opening ----------------------------------------------------------------------------------------------------------
+
 CLUSTER_PROPERTY = "iscp.cluster"
 """Two clusters on one log would take the term from each other for ever."""
 
@@ -174,6 +170,12 @@ def _refuse_other(table: DeltaTable, uri: str, cluster: str) -> None:
             remedy=f"Set `cluster` to {owned}, or `log.uri` to another place",
         )
 
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+# The job log's own Delta log is checked file by file for being whole: damage is named, and never read past. A reader of
+# Delta may take an empty commit for one without actions, or end before a gap: requests that were acknowledged would be
+# forgotten without a word. So an owner checks before it claims: one listing, and the commits since the last checkpoint,
+# which are few.
 
 USED = "iscp_log.used"
 """The file beside the log that says that there was one."""

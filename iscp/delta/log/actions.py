@@ -1,16 +1,5 @@
-"""The actions of a commit file, whoever wrote it: what one may hold is checked here, once.
-
-A line is one JSON object with one action in it (Delta protocol, "Actions"); blank lines, blanks around a line, and
-actions that are null are skipped, as Spark and delta-rs skip them. All else that they do not read alike is refused: of
-two actions on a line, Spark takes the first one alone. Statistics are hints: those that are not what they should be are
-treated as absent. Kinds that are not known here are handed on as they are: `action_fields` says what follows from that.
-
-Finds what a commit says beyond what its readers here know: a kind, a field or a path that they would pass over.
-
-Changes are read from a commit's actions alone (Delta protocol, "Actions"), so each kind and field that bears on them
-is listed here. A commit with anything else, or without something that is needed, is not wrong: a newer writer may have
-made it. But its changes are not known here, and whoever wants them has to compare whole versions, as Spark
-reads them. `commitInfo` may say anything, since nothing that it says is believed without the other actions.
+"""The actions of a commit file, whoever wrote it: what they may hold is checked here, once, and whether readers here
+know all that they say.
 """
 
 from __future__ import annotations
@@ -25,6 +14,13 @@ from urllib.parse import unquote
 
 from iscp.model.values.errors import ErrorCode, StorageError
 from iscp.storage.regular_files import VECTOR_ID_LENGTH, is_below, lies_elsewhere
+
+# --- actions and their checks -----------------------------------------------------------------------------------------
+# A line is one JSON object with one action in it (Delta protocol, "Actions"); blank lines, blanks around a line, and
+# actions that are null are skipped, as Spark and delta-rs skip them. All else that they do not read alike is refused:
+# of two actions on a line, Spark takes the first one alone. Statistics are hints: those that are not what they should
+# be are treated as absent. Kinds that are not known here are handed on as they are: the section on unclear commits says
+# what follows from that.
 
 Action = dict[str, dict[str, Any]]
 """One kind, and its body."""
@@ -172,6 +168,13 @@ def statistics_of(add: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     return found if isinstance(found, dict) else {}
 
+
+# --- unclear commits --------------------------------------------------------------------------------------------------
+# A commit may say something beyond what its readers here know: a kind, a field or a path that they would pass over.
+# Changes are read from a commit's actions alone (Delta protocol, "Actions"), so each kind and field that bears on them
+# is listed here. A commit with anything else, or without something that is needed, is not wrong: a newer writer may
+# have made it. But its changes are not known here, and whoever wants them has to compare whole versions, as Spark reads
+# them. `commitInfo` may say anything, since nothing that it says is believed without the other actions.
 
 _FILE = frozenset({"path", "partitionValues", "size", "dataChange", "tags"})
 _ROWS = frozenset({"stats", "deletionVector", "baseRowId", "defaultRowCommitVersion"})

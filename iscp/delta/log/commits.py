@@ -1,11 +1,5 @@
-"""Reads single commit files of a Delta log, without Spark and without a snapshot.
-
-A commit file is small and read whole (Delta protocol, section "Delta Log Entries"). What it did follows from its
-actions alone; only times and texts are passed on of its `commitInfo`.
-
-Reads what a commit says of itself, from the beginning of its file alone: writers put that first.
-
-Reads from a commit of a table what the table's rows are made of, as iscp writes it into each commit of a target.
+"""Single commits of a Delta log, read without Spark and without a snapshot: what a commit did, what it says of itself,
+and the origin of a target's rows, as the commit names it.
 """
 
 from __future__ import annotations
@@ -39,6 +33,10 @@ from iscp.storage import files
 from iscp.storage.delta_errors import storage_faults
 from iscp.storage.locations import commit_name, place
 from iscp.storage.regular_files import REACH, Reach
+
+# --- whole commits ----------------------------------------------------------------------------------------------------
+# A commit file is small and read whole (Delta protocol, section "Delta Log Entries"). What the commit did follows from
+# its actions alone; only times and texts are passed on of its `commitInfo`.
 
 # Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
 _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
@@ -370,6 +368,9 @@ def _rows(adds: list[dict[str, Any]]) -> int | None:
     return total
 
 
+# --- what a commit says of itself -------------------------------------------------------------------------------------
+# It is read from the beginning of the commit's file alone: writers put it first.
+
 COMMIT_INFO_BYTES_MAX = 65_536
 """Bytes at the beginning of a commit's file where it has to say what it is."""
 
@@ -404,6 +405,9 @@ def read_commit_trace(table_uri: str, version: int) -> str:
         return ""
     return trace_of(metadata.get(TRACE_KEY)) if isinstance(metadata, dict) else ""
 
+
+# --- origins ----------------------------------------------------------------------------------------------------------
+# iscp writes into each commit of a target what the target's rows are made of.
 
 TABLE_KEY = "table"
 """The name under which a commit has the URI of the one table that its target follows; of several, `sources` has it."""

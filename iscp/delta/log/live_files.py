@@ -1,16 +1,5 @@
-"""The state of a table at a version, with all that the log has of each data file: its deletion vector above all.
-
-Checkpoints have many forms, and are read by libraries alone. `load_state_here` has deltalake do it, and finds deletion
-vectors, which that does not show, in the commits while these are there; Spark reads all other logs. From there commits
-are followed one by one (Delta protocol, "Action Reconciliation"), as long as each is one whose actions are all known
-here.
-
-Knows which files a table has, to notice a commit that adds one again, or removes one that is not there.
-
-A writer that tries again may commit a file that the table has already: its rows count once, whoever reads the table
-(Delta protocol, "Action Reconciliation"), and twice for who adds up what commits bring. No commit shows that by itself.
-So the files' names are had once from whoever reads whole versions, and then followed commit by commit, as numbers: a
-table of a million files takes 8 MB.
+"""The files that a table has: its state at a version, with all that the log has of each data file, its deletion vector
+above all; and the names of live files, by which odd commits are noticed.
 """
 
 from __future__ import annotations
@@ -40,6 +29,12 @@ from iscp.delta.log.table_opening import add_actions_of, open_delta
 from iscp.ports.source import ChangesUnavailableError
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.locations import on_s3
+
+# --- the state at a version -------------------------------------------------------------------------------------------
+# Checkpoints have many forms, and are read by libraries alone. `load_state_here` has deltalake do it, and finds
+# deletion vectors, which deltalake does not show, in the commits while these are there; Spark reads all other logs.
+# From there commits are followed one by one (Delta protocol, "Action Reconciliation"), as long as each is one whose
+# actions are all known here.
 
 FOLLOWED_MAX = 1_000
 """Commits that are read one by one from what is known, or from the log's beginning; after more the state is loaded."""
@@ -306,6 +301,13 @@ def _plain_add(found: Mapping[str, Any]) -> dict[str, Any]:
 def _stated(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (values or {}).items() if type(value) in (int, str)}
 
+
+# --- odd commits ------------------------------------------------------------------------------------------------------
+# Which files a table has is known, so that a commit is noticed that adds one again, or removes one that is not there. A
+# writer that tries again may commit a file that the table has already: the file's rows count once, whoever reads the
+# table (Delta protocol, "Action Reconciliation"), and twice for who adds up what commits bring. No commit shows that by
+# itself. So the files' names are had once from whoever reads whole versions, and then followed commit by commit, as
+# numbers: a table of a million files takes 8 MB.
 
 LIVE_PATHS_BYTES_MAX = 64 * 1024**2
 """Bytes for the names of files that a node remembers, of all tables together; those of the longest unused table are

@@ -1,13 +1,5 @@
-"""Goes over the files of a table, and what takes rows out of them, before Spark is to read them.
-
-Spark opens whatever a log names, with the rights of the node: a pipe holds a task up for ever, and a file that wants
-more memory than there is ends the JVM. Listing the files costs with the table: what is known follows its commits.
-
-Finds Delta tables and indexes in whose directory a place lies, and those in its own, at a bounded cost.
-
-Deletion vectors: which rows of a data file are gone, by their number in it (Delta protocol, "Deletion Vectors").
-
-The bitmaps are those of Roaring's portable format of 64 bits, one after another in one file of each commit.
+"""Deletion vectors, and checks of what lies in or around a table's directory: files that Spark may be made to read, and
+other tables and indexes.
 """
 
 from __future__ import annotations
@@ -46,6 +38,10 @@ from iscp.storage.regular_files import (
     place_of_file,
     require_files,
 )
+
+# --- deletion vectors -------------------------------------------------------------------------------------------------
+# A deletion vector says which rows of a data file are gone, by their number in it (Delta protocol, "Deletion Vectors").
+# The bitmaps are those of Roaring's portable format of 64 bits, one after another in one file of each commit.
 
 VECTOR_BYTES_MAX = 64 * 1024**2
 """Bytes of a file's deletion vector; a table with a larger one is refused."""
@@ -175,6 +171,11 @@ def vectors_path(name: uuid.UUID) -> str:
     return f"deletion_vector_{name}.bin"
 
 
+# --- files that Spark may read ----------------------------------------------------------------------------------------
+# The files of a table, and what takes rows out of them, are gone over before Spark is to read them. Spark opens
+# whatever a log names, with the rights of the node: a pipe holds a task up for ever, and a file that wants more memory
+# than there is ends the JVM. Listing the files costs with the table: so what is known follows the table's commits.
+
 TABLES_CACHED_MAX = 64
 """Tables whose files are remembered from one reading to the next; those of the longest unused are listed again."""
 
@@ -297,6 +298,9 @@ def _named_by(actions: Iterable[Action]) -> Iterable[Named]:
             if kind in ("add", "remove", "cdc"):
                 yield body["path"], body.get("deletionVector") if kind == "add" else None
 
+
+# --- tables around a place --------------------------------------------------------------------------------------------
+# Delta tables and indexes are found in whose directory a place lies, and those in its own, at a bounded cost.
 
 LOOKED_AT_MAX = 1_000
 """Names below a new target among which tables and indexes are searched; one beyond them is not found."""

@@ -1,32 +1,8 @@
-"""Delta tables, opened while others write to them.
+"""Delta tables, opened while others write to them: the checks that come before, and what is read and written of a log
+as a whole.
 
-Checks what deltalake and Spark are about to open of a log, which they open and parse without a bound.
-
-All names in the directory are listed, by which no pipe, link or device is left in it. Those files are checked that a
-reader of the version opens, from its last checkpoint on: their sizes, and the footers of checkpoints and the names of
-their sidecars. The result for a checkpoint is cached for as long as it is the same file.
-
-Finds out which file is at fault where deltalake does not open a log by its checkpoints, as it does not say that.
-
-Nothing of what a table is comes from here: a checkpoint's rows are read to see that they can be, and dropped.
-
-Read which files a table has, as delta-rs lists them.
-
-Reads the names and types of a table's columns, for people: events and pages, nothing that decides about rows.
-
-Checks that a table has nothing by which a commit of iscp would not do what it seems to do.
-
-Checkpoints of the logs that are written here, made after those who wait for a commit were notified.
-
-Delta makes one within every tenth commit, which then ends seconds after it can be read. So a table that is made here
-leaves it to others only after many commits: they are to find a short log as well, should they go on with the table.
-
-Commits at exactly the next version, of which no answer is believed: what counts is what the log shows.
-
-A writer puts a commit behind the last version that it knows, never rebased. Its answer may be lost, and another writer
-may have been first: so it searches for its own commit, by the id in it. Old commit files are cleaned away, and a writer
-that slept so long finds a version free that was taken once: its put-if-absent succeeds, far behind the log's end. So a
-commit counts only if the log goes on from it.
+The parts: damaged checkpoints, the guard of a log, opening, the columns' types, checkpoints of own logs, commits of
+which no answer is believed, and the faults of targets.
 """
 
 from __future__ import annotations
@@ -70,12 +46,16 @@ from iscp.system.late_imports import pc
 
 
 def add_actions_of(table: DeltaTable, *, flatten: bool = False) -> pa.Table:
-    """Return a row for each file of the table's version, as `DeltaTable.get_add_actions` has it.
+    """Return a row for each file of the table's version as delta-rs lists them, as `DeltaTable.get_add_actions` has it.
 
     They come by a stream: `pyarrow.table` loads pandas, to see whether it is given a frame of that.
     """
     return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=flatten)).read_all()
 
+
+# --- damaged checkpoints ----------------------------------------------------------------------------------------------
+# Where deltalake does not open a log by its checkpoints, it does not say which file is at fault, so that file is found
+# here. Nothing of what a table is comes from here: a checkpoint's rows are read to see that they can be, and dropped.
 
 HINT = "_last_checkpoint"
 HINT_BYTES_MAX = 1024**2
@@ -130,6 +110,12 @@ def _damage(uri: str, name: str) -> str:
         return str(error)
     return ""
 
+
+# --- the guard of a log -----------------------------------------------------------------------------------------------
+# What deltalake and Spark are about to open of a log is checked, as they open and parse it without a bound. All names
+# in the directory are listed, by which no pipe, link or device is left in it. The files are checked that a reader of
+# the version opens, from its last checkpoint on: their sizes, and the footers of checkpoints and the names of their
+# sidecars. The result for a checkpoint is cached for as long as it is the same file.
 
 CHECKPOINT_BYTES_MAX = 4 * 1024**3
 """Bytes of a checkpoint's file, of which a large table has hundreds; a log with a larger one is not opened."""
@@ -274,6 +260,8 @@ def _sidecars_named(path: str) -> set[str]:
         raise RefusedFileError(path, "is not JSON of a checkpoint") from error
 
 
+# --- opening ----------------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 LISTINGS_MAX = 8
@@ -412,10 +400,14 @@ def list_again(read: Callable[[], R]) -> R:
     return read()
 
 
+# --- columns for people -----------------------------------------------------------------------------------------------
+
+
 def read_column_types(uri: str) -> Mapping[str, str]:
     """Return the type of each column by its name, in order; that of nested ones is `struct`, `array` or `map`.
 
-    Return none if the table is not there, or cannot be read.
+    The types are for people: events and pages, nothing that decides about rows. Return none if the table is not there,
+    or cannot be read.
     """
     try:
         with delta_faults(f"open {uri}"):
@@ -429,6 +421,11 @@ def read_column_types(uri: str) -> Mapping[str, str]:
 def _named(kind: object) -> str:
     return str(kind["type"]) if isinstance(kind, dict) else str(kind)
 
+
+# --- checkpoints of own logs ------------------------------------------------------------------------------------------
+# Checkpoints of the logs that are written here are made after those who wait for a commit were notified. Delta makes
+# one within every tenth commit, which then ends seconds after it can be read. So a table that is made here leaves it to
+# others only after many commits: they are to find a short log as well, should they go on with the table.
 
 COMMITS = 10
 """Commits from one checkpoint of a target's log to the next."""
@@ -472,6 +469,14 @@ class Checkpoints:
             log.warning("checkpoint.failed", extra={"table": self._uri, "reason": str(error)})
 
 
+# --- commits of which no answer is believed ---------------------------------------------------------------------------
+# Commits go to exactly the next version, and what counts is what the log shows. A writer puts a commit behind the last
+# version that it knows, never rebased. The answer may be lost, and another writer may have been first: so the writer
+# searches for its own commit, by the id in it. Old commit files are cleaned away, and a writer that slept so long finds
+# a version free that was taken once: its put-if-absent succeeds, far behind the log's end. So a commit counts only if
+# the log goes on from it.
+
+
 def commits_after(uri: str, version: int) -> Iterator[Commit]:
     """Yield the commits behind `version`, up to the first that is not there. Raises StorageError."""
     while (commit := read_commit(uri, version := version + 1)) is not None:
@@ -488,6 +493,9 @@ def counts(uri: str, version: int) -> bool:
     # Cleaning takes the oldest: the last version it took has a successor, but nothing before it.
     return version == 0 or commit_stamp(uri, version - 1) is not None
 
+
+# --- faults of targets ------------------------------------------------------------------------------------------------
+# A table may have something by which a commit of iscp would not do what it seems to do.
 
 _RETENTION = "delta.setTransactionRetentionDuration"
 _REFUSED = {

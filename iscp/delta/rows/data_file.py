@@ -1,10 +1,5 @@
-"""A data file of a table: which rows of it are gone, and the others, of some columns or at some places.
-
-Parquet files read into memory: how much their rows take there, and of which calendar their dates are.
-
-A file's own size bounds nothing: 8 MiB of a text that repeats itself are gigabytes once they are decoded.
-
-Caches the decoded rows of small data files between the changes of their tables, as a data file never changes.
+"""A data file of a table: which rows of it are gone, and the others, of some columns or at some places. Beside it lie
+the rows of a Parquet file as they are in memory, and the cache of rows.
 """
 
 from __future__ import annotations
@@ -41,6 +36,11 @@ from iscp.storage.delta_errors import storage_faults
 from iscp.storage.regular_files import REMEDY, place_of_file
 from iscp.storage.table_files import open_input
 from iscp.system.late_imports import pc
+
+# --- rows of Parquet files --------------------------------------------------------------------------------------------
+# The rows of a file are read into memory with a bound: a file's own size bounds nothing, as 8 MiB of a text that
+# repeats itself are gigabytes once they are decoded. The calendar of the rows' dates follows from what the file says of
+# its writer.
 
 # As Spark decides it (DataSourceUtils.getRebaseSpec), whose versions compare as texts. 3.0 still wrote INT96 as before.
 _SPARK_VERSION, _NEW_CALENDAR_SINCE = b"org.apache.spark.version", b"3.1.0"
@@ -136,6 +136,8 @@ def _first_of(kind: pa.DataType) -> int:
     return _CALENDARS_AGREE_FROM_DAY * 86_400 * per_second
 
 
+# --- the cache of rows ------------------------------------------------------------------------------------------------
+
 CACHED_BYTES_MAX = 64 * 1024**2
 """Bytes of decoded rows in a node's cache, of all tables together; the longest unused are dropped, and read again."""
 
@@ -144,7 +146,9 @@ CACHED_FILE_BYTES_MAX = 4 * 1024**2
 
 
 class RowCache:
-    """Caches the rows of data files; threads may share it."""
+    """Caches the decoded rows of small data files between the changes of their tables, as a data file never changes.
+    Threads may share it.
+    """
 
     def __init__(self, bytes_max: int = CACHED_BYTES_MAX, file_bytes_max: int = CACHED_FILE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -174,6 +178,8 @@ class RowCache:
 ROW_CACHE = RowCache()
 """The cache of this process."""
 
+
+# --- data files -------------------------------------------------------------------------------------------------------
 
 _WHOLE, _DAY = re.compile(r"-?\d+", re.ASCII), re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 

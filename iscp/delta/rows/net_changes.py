@@ -1,19 +1,5 @@
-"""Reduces the changes of a range to the net change of each key: `netting`, carried out by Arrow and Spark.
-
-Rows that a filter refuses are left out before: what enters it is new then, what leaves it is gone, and a key counts as
-shared only by rows that pass.
-
-Small ranges are reduced in this process, on Arrow: planning and running Spark jobs costs more than the rows do.
-
-The changes that turn the present rows into those that are wanted, by key and without Spark.
-
-Compares rows whose doubles were computed in another order, and so may differ in their last digits.
-
-The columns that a table needs to hold the rows of another one besides its own, and how rows are given these columns.
-
-Names count without regard to case. Nothing is ever narrowed: a type follows another only where it holds all its values.
-
-Properties of the values of a column, by its type in Spark: can they be compared, and may equal ones differ.
+"""The net change of each key in the changes of a range, as Arrow and Spark find it; and what this needs to know of
+columns: the columns that a table lacks for other rows, the properties of types, and how rows are compared.
 """
 
 from __future__ import annotations
@@ -36,6 +22,12 @@ from iscp.system.late_imports import A, F, T, pc
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+# --- columns for the rows of another table ----------------------------------------------------------------------------
+# The columns that a table needs to hold the rows of another one besides its own, and how rows are given these columns.
+# Names count without regard to case. Nothing is ever narrowed: a type follows another only where it holds all its
+# values.
 
 
 @cache
@@ -190,6 +182,10 @@ def _converted(value: Column, have: T.DataType, want: T.DataType) -> Column:
     return value.cast(want)
 
 
+# --- values by their types in Spark -----------------------------------------------------------------------------------
+# Whether the values of a column can be compared, and whether equal ones may differ.
+
+
 @cache
 def whole_types() -> tuple[type[T.DataType], ...]:
     """Return the types of whole numbers."""
@@ -231,6 +227,13 @@ def parts_of(kind: T.DataType) -> Iterator[T.DataType]:
         case _:
             yield kind
 
+
+# --- net changes ------------------------------------------------------------------------------------------------------
+# The changes of a range are reduced to the net change of each key (`NET_OPS`), by Arrow or by Spark. Small ranges are
+# reduced in this process, on Arrow: planning and running Spark jobs costs more than the rows do.
+#
+# Rows that a filter refuses are left out before: a row that enters the filter is new then, a row that leaves it is
+# gone, and a key counts as shared only by rows that pass.
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 STAMPS = (COMMIT_VERSION, COMMIT_TIMESTAMP)
@@ -441,6 +444,10 @@ def doubt(key: Sequence[str]) -> NoReturn:
     raise KeysSharedError(f"several rows share a key ({', '.join(key)})")
 
 
+# --- changes from present to wanted rows ------------------------------------------------------------------------------
+# They are found by key and without Spark.
+
+
 def differing_rows(wanted: pa.Table, present: pa.Table, key: Sequence[str]) -> pa.Table | None:
     """Return rows of `wanted` that `present` lacks or has otherwise (op `u`), and keys that only `present` has (op
     `d`).
@@ -486,6 +493,9 @@ def changes_of_keys(keys: pa.Table, own: pa.Table, key: Sequence[str]) -> pa.Tab
 def _with_op(rows: pa.Table, op: Op) -> pa.Table:
     return rows.append_column(OP, pa.array([op.value] * len(rows), pa.string()))
 
+
+# --- nearly equal rows ------------------------------------------------------------------------------------------------
+# Rows are compared whose doubles were computed in another order, and so may differ in their last digits.
 
 RELATIVE_MOST = 1e-9
 """The part of the larger one by which two doubles of a view may differ, and count as equal."""

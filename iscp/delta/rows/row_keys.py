@@ -1,21 +1,4 @@
-"""Bounds of keys: those of changed rows, and those of the rows in a table's files, by their statistics.
-
-Where a key is new and lies outside of all that the table has, rows can be appended without reading its rows. Most keys
-are like that, as they count upwards. Each key column is taken for itself: rows that differ in one have other keys.
-
-Hashes of keys without Spark, the same that Spark has for `hash_sql`: of keys for which that is certain.
-
-Spark's xxhash64 is XXH64 (Yann Collet, https://xxhash.com), of a double its eight bytes, of a text those of UTF-8; the
-hash of each value is the seed of the next, and nulls are passed over. A key's value counts as a double if its text is a
-number, and as its text otherwise. Which texts Java takes for numbers is decided here only where it is plain.
-
-Hashes of rows and keys, by Spark, such that rows that differ have different ones.
-
-Spark's own function passes over nulls, runs the elements of arrays into one another, and refuses maps and variants. So
-what is hashed is spelled out here: for each value first whether it is null; for each array its length and its elements'
-hashes; for each map the hashes of its entries, sorted. The float -0.0 counts as 0.0, and all NaN as one, as for Spark's
-`<=>`; texts count by their bytes, whatever their collation.
-"""
+"""Bounds and hashes of keys: bounds show that keys are new; hashes are found by Spark, or are the same without it."""
 
 from __future__ import annotations
 
@@ -43,6 +26,12 @@ from iscp.system.late_imports import F, T, pc
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+# The bounds of keys are those of changed rows, and those of the rows in a table's files, by their statistics. Where a
+# key is new and lies outside of all that the table has, rows can be appended without reading the table's rows. Most
+# keys are like that, as they count upwards. Each key column is taken for itself: rows that differ in one have other
+# keys.
 
 FOLLOWED_MAX = 100
 """Commits of a target whose statistics are read one by one; after more the statistics of all its files are read."""
@@ -210,6 +199,12 @@ def _apart(known: _Ends, ends: tuple[Any, Any]) -> bool:
     return known is not None and _alike(known, ends) and (not known or ends[1] < known[0] or known[1] < ends[0])
 
 
+# --- hashes without Spark ---------------------------------------------------------------------------------------------
+# They are the same that Spark has for `hash_sql`, of keys for which that is certain. Spark's xxhash64 is XXH64 (Yann
+# Collet, https://xxhash.com), of a double its eight bytes, of a text those of UTF-8; the hash of each value is the seed
+# of the next, and nulls are passed over. A key's value counts as a double if its text is a number, and as its text
+# otherwise. Which texts Java takes for numbers is decided here only where it is plain.
+
 TEXTS_HASHED_MAX = 20_000
 """Rows whose keys are hashed without Spark where a key is a text: each takes some microseconds."""
 
@@ -334,6 +329,13 @@ def _round(total: int, lane: int) -> int:
 def _rotate(value: int, places: int) -> int:
     return ((value << places) | (value >> (64 - places))) & _MASK
 
+
+# --- hashes by Spark --------------------------------------------------------------------------------------------------
+# Rows and keys that differ have different hashes. Spark's own function passes over nulls, runs the elements of arrays
+# into one another, and refuses maps and variants. So what is hashed is spelled out here: for each value first whether
+# it is null; for each array its length and its elements' hashes; for each map the hashes of its entries, sorted. The
+# float -0.0 counts as 0.0, and all NaN as one, as for Spark's `<=>`; texts count by their bytes, whatever their
+# collation.
 
 _SALTS = (1, 2)
 """They make two functions of one."""

@@ -1,14 +1,4 @@
-"""Finds rows of a table in its data files, without Spark: column by column, until it is certain which ones they are.
-
-A column is compared with the values that it has in the rows that are wanted. As soon as there are as many rows left as
-are wanted, of each combination of values, they are the wanted ones, as the table has these: the other columns need not
-be read. So one column of whole numbers is mostly all that is decoded; and none of a file that by its statistics has
-none of the values.
-
-Rows compared by numbers that stand for their values, on Arrow: null equals null, and zeros and NaN are one each.
-
-Reads stored groups of some keys by delta-rs, where their files are not searched here.
-"""
+"""Finds rows of a table in its data files, without Spark: column by column, until it is certain which ones they are."""
 
 from __future__ import annotations
 
@@ -29,6 +19,9 @@ from iscp.ports.source import ChangesUnavailableError
 from iscp.storage.bounded_parquet import Allowance
 from iscp.storage.delta_errors import delta_faults
 from iscp.system.late_imports import pc
+
+# --- values as numbers ------------------------------------------------------------------------------------------------
+# Rows are compared on Arrow by numbers that stand for their values: null equals null, and zeros and NaN are one each.
 
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -96,6 +89,12 @@ def are_equal(rows: pa.Table, others: pa.Table) -> bool:
     mine, theirs = row_codes(rows, others.select(rows.schema.names))
     return len(mine) == len(theirs) and not beyond(mine, theirs).any()
 
+
+# --- the search -------------------------------------------------------------------------------------------------------
+# A column is compared with the values that it has in the rows that are wanted. As soon as there are as many rows left
+# as are wanted, of each combination of values, they are the wanted ones, as the table has these: the other columns need
+# not be read. So one column of whole numbers is mostly all that is decoded; and none of a file that by its statistics
+# has none of the values.
 
 SEARCHED_BYTES_MAX = 8 * 1024**3
 """Bytes of a table's files in which rows are searched here; larger tables are left to Spark."""
@@ -353,8 +352,14 @@ def _none() -> Places:
     return np.empty(0, np.int64)
 
 
+# --- stored groups ----------------------------------------------------------------------------------------------------
+
+
 def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
-    """Return the stored groups with these keys, and others. Raises ChangesUnavailableError if a file is gone."""
+    """Return the stored groups with these keys, and others, by delta-rs, where the groups' files are not searched here.
+
+    Raises ChangesUnavailableError if a file is gone.
+    """
     with delta_faults(f"read {uri}"):
         # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
         batches = pa.RecordBatchReader.from_stream(open_delta(uri, version).scan())

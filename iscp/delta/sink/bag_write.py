@@ -1,10 +1,4 @@
-"""Takes few rows out of a large table and puts others in, without Spark: by deletion vectors, in one commit.
-
-No file is rewritten for a row that goes, so that the commit costs what changes; finding the rows costs a pass over
-one column or some. Commits exactly the next version or nothing, as all writers of targets do.
-
-Writes the files and actions of one commit that takes rows out of a table's files and adds others.
-"""
+"""Takes few rows out of a large table and puts others in, without Spark: by deletion vectors, in one commit."""
 
 from __future__ import annotations
 
@@ -46,6 +40,8 @@ from iscp.storage.locations import place
 from iscp.storage.table_files import files_of
 from iscp.system.late_imports import T, pc, pq
 
+# --- files and actions of one commit ----------------------------------------------------------------------------------
+
 _STATISTICS_LENGTH_MAX = 32
 """Characters of a text that statistics have; columns with longer ones get none here, as Delta would cut them."""
 
@@ -69,9 +65,10 @@ class RowChange:
 
 @dataclass
 class RowCommit:
-    """Writes one commit. `files` are all of the table's; `with_cdf`: it has a change data feed.
+    """Writes the files and actions of one commit that takes rows out of a table's files and adds others.
 
-    `discard` frees what was written, if that is not committed.
+    `files` are all of the table's; `with_cdf`: it has a change data feed. `discard` frees what was written, if that is
+    not committed.
     """
 
     uri: str
@@ -211,6 +208,8 @@ def _bounded(column: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_integer(column.type))
 
 
+# --- the writer of a target -------------------------------------------------------------------------------------------
+
 VECTORS = {"delta.enableDeletionVectors": "true"}
 """The property of a table whose rows are taken out by deletion vectors."""
 
@@ -274,7 +273,10 @@ class _Table:
 
 
 class BagWriter:
-    """Writes one target.
+    """Writes one target: takes few rows out of it and puts others in.
+
+    No file is rewritten for a row that goes, so that the commit costs what changes; finding the rows costs a pass over
+    one column or some. A commit is exactly the next version or nothing, as with all writers of targets.
 
     The log's state is cached from commit to commit, and what was read of the table until the next commit.
     """

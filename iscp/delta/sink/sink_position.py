@@ -1,11 +1,5 @@
-"""Reads the position of a Delta sink from its log (after the design's "Position of a Delta sink").
-
-`txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE of the
-target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is gone. So
-every commit since the base of our last one must be ours or change no data. Otherwise the target has diverged, and so it
-has if one of them cannot be read any more.
-
-The columns of a target, as far as they decide which rows go into it: names and types.
+"""The position of a Delta sink, read from its log (after the design's "Position of a Delta sink"); and a target's
+columns.
 """
 
 from __future__ import annotations
@@ -44,9 +38,14 @@ from iscp.storage.files import require_place
 from iscp.storage.locations import place
 from iscp.system.late_imports import T
 
+# --- columns of a target ----------------------------------------------------------------------------------------------
+
 
 class Columns:
-    """The columns of one table; `schema_json` here and elsewhere as Delta and Spark write it."""
+    """The columns of one table, as far as they decide which rows go into it: names and types.
+
+    `schema_json` here and elsewhere as Delta and Spark write it.
+    """
 
     def __init__(self, schema_json: str) -> None:
         self._plain = plain(json.loads(schema_json))
@@ -111,6 +110,8 @@ def _types(schema: Any) -> dict[str, str]:
     """Return column names and types; nullability and comments do not decide which rows fit."""
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}
 
+
+# --- the position -----------------------------------------------------------------------------------------------------
 
 FORMAT = 1
 _HARMLESS = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
@@ -180,7 +181,13 @@ def _ours(commit: Commit) -> _Ours | None:
 
 
 class PositionReader:
-    """Reads and remembers one sink's position; a probe of an unchanged sink costs one failed open of a file."""
+    """Reads and remembers one sink's position; a probe of an unchanged sink costs one failed open of a file.
+
+    `txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE of
+    the target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is
+    gone. So every commit since the base of our last one must be ours or change no data. Otherwise the target has
+    diverged, as it has if one of these commits cannot be read any more.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

@@ -1,24 +1,5 @@
-"""Writes rows under a target as a table of their own, and says why its files cannot be the target's.
-
-A file's columns are found by what its table's metadata says. So what is published has to be of a table whose metadata
-says nothing but the columns, whatever new tables are to have by Spark's settings.
-
-Stages the ranges of a build under their target (port StagedRanges), whatever the target is.
-
-What says that rows count, a manifest for each range, lies in a folder that neither readers nor VACUUM open. How the
-rows themselves are staged is the target's matter (RowStager). Those of a Delta table lie in folders like those of other
-staged tables, one for each attempt: once published they are the target's files, and those of attempts that did not
-count VACUUM takes. So a build may take as long as VACUUM retains files that are in no commit, a week if nobody has
-changed that; one whose files are gone is noticed before it is published.
-
-Decides whether rows of staged files share a key, by their key columns alone.
-
-Retains the change rows of commits beside the job log (port RetainedCommits).
-
-`<log>/iscp_kept/<table>/<version>/` has the rows of one commit, as files like those of a staged table, in a folder for
-each attempt, and `manifest.json`, which is put last and if there is none: without it nothing counts, and with it the
-files that it names, each of its size. The manifest bears a digest of itself, and what was known of the commit when it
-was read, so that neither the table's log nor its files are needed any more.
+"""Rows that are staged, which no reader sees before a commit names their files: under a target as a table of its own,
+range by range for a build, and beside the job log for commits that are retained.
 """
 
 from __future__ import annotations
@@ -70,6 +51,11 @@ from iscp.system.late_imports import F, T
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+# --- a table under the target -----------------------------------------------------------------------------------------
+# Rows are written under a target as a table of their own, whose files may not be fit to be the target's. A file's
+# columns are found by what its table's metadata says. So what is published has to be of a table whose metadata says
+# nothing but the columns, whatever new tables are to have by Spark's settings.
 
 _PLAIN = {
     "delta.columnMapping.mode": "none",
@@ -229,6 +215,14 @@ def _mapped(kind: Any) -> bool:
         return any(name.startswith("delta.columnMapping.") or _mapped(value) for name, value in kind.items())
     return isinstance(kind, list) and any(map(_mapped, kind))
 
+
+# --- ranges of a build ------------------------------------------------------------------------------------------------
+# The ranges of a build are staged under their target, whatever the target is. What says that rows count, a manifest for
+# each range, lies in a folder that neither readers nor VACUUM open. How the rows themselves are staged is the target's
+# matter (RowStager). Those of a Delta table lie in folders like those of other staged tables, one for each attempt:
+# once published they are the target's files, and VACUUM takes the files of attempts that did not count. So a build may
+# take as long as VACUUM retains files that are in no commit, a week if nobody has changed that; a build whose files are
+# gone is noticed before it is published.
 
 MANIFESTS_AT_ONCE = 16
 """Manifests that are read side by side, as a store may take long to answer; others wait."""
@@ -392,6 +386,9 @@ def _rows_folder(job_id: str, digest: str) -> str:
     return f"{STAGED}-{job_id}-{digest}"
 
 
+# --- keys of staged rows ----------------------------------------------------------------------------------------------
+# Whether rows of staged files share a key is decided by their key columns alone.
+
 KEYS_CACHED_BYTES_MAX = 256 * 1024**2
 """Memory for the keys of staged rows; more of them are compared by Spark, which takes longer to begin."""
 
@@ -443,6 +440,8 @@ def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table
                 return None
         return pa.concat_tables(parts)
 
+
+# --- retained commits -------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -499,7 +498,14 @@ def _digest(said: dict[str, Any]) -> str:
 
 
 class DeltaRetainedCommits:
-    """Retains commits below the directory, or the prefix of an object store, of the job log."""
+    """Retains the change rows of commits below the directory, or the prefix of an object store, of the job log (port
+    RetainedCommits).
+
+    `<log>/iscp_kept/<table>/<version>/` has the rows of one commit, as files like those of a staged table, in a folder
+    for each attempt, and `manifest.json`, which is put last and only if there is none: without the manifest nothing
+    counts, and with it the files that it names, each of its size. The manifest bears a digest of itself, and what was
+    known of the commit when it was read, so that neither the table's log nor its files are needed any more.
+    """
 
     def __init__(self, uri: str, source: DeltaChangeSource, failpoints: Failpoints, cached_bytes_max: int) -> None:
         """Changes of up to `cached_bytes_max` bytes are read into memory; Spark reads larger ones."""

@@ -1,10 +1,4 @@
-"""Compares the rows that a target should have with those that it has.
-
-Each table is reduced to digests of ranges of its keys (`digest`), by one aggregate. Only rows of ranges that differ are
-shuffled, and laid side by side by key, or without a key by their hashes.
-
-Reads a few rows of a table that iscp has written, for whoever looks at them, without Spark.
-"""
+"""Compares the rows that a target should have with those that it has; and shows a few rows of a table."""
 
 from __future__ import annotations
 
@@ -36,6 +30,10 @@ from iscp.system.late_imports import F, T
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
+# --- the comparison ---------------------------------------------------------------------------------------------------
+# Each table is reduced to digests of ranges of its keys (`digest`), by one aggregate. Only rows of ranges that differ
+# are shuffled, and laid side by side by key, or without a key by their hashes.
 
 _KEY, _CLASS, _RANGE, _WITHIN = "_iscp_key", "_iscp_class", "_iscp_range", "_iscp_within"
 _HASHES = ("_iscp_first", "_iscp_second")
@@ -204,6 +202,9 @@ def _repair(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFram
     columns = [row.getField(field.name).alias(field.name) for field in schema.fields]
     return each.select(*columns, OP)
 
+
+# --- first rows -------------------------------------------------------------------------------------------------------
+# A few rows of a table that iscp has written are read without Spark, for people.
 
 FIRST_ROWS_BYTES_MAX = 64 * 1024**2
 """Bytes of memory that the files of the first rows may take, one after another; a table that needs more is refused."""

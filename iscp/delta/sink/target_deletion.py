@@ -1,12 +1,4 @@
-"""Deletes a table that a job maintains: its rows, its files, its log, and nothing else that lies in its directory.
-
-A commit comes first that takes all rows away, at the next seq. Whatever is on its way for the table fails at it, and
-it says whose the deletion is: as long as it is the newest commit, what lies in the directory is
-what the deletion has yet to delete, and whoever repeats it goes on there. Its file goes last, so that a directory
-without it is a deletion that is over, or somebody else's.
-
-Deletions of all kinds of targets share these rules: whose a target has to be, what stays, and how it is said.
-"""
+"""Deletes a table that a job maintains: its rows, its files, its log, and nothing else that lies in its directory."""
 
 from __future__ import annotations
 
@@ -32,6 +24,9 @@ from iscp.storage.delta_errors import storage_faults
 from iscp.storage.files import SCRATCH_PREFIX
 from iscp.storage.locations import BUILDS, VERSIONS, commit_name, is_manifest, place
 from iscp.storage.regular_files import is_below, path_below
+
+# --- rules for all kinds of targets -----------------------------------------------------------------------------------
+# They say whose a target has to be, what stays, and how a deletion reports that.
 
 FILES_AT_ONCE = 1_000
 """Files that are deleted between two checks of whether this may go on: as many as one request to S3 takes."""
@@ -77,6 +72,8 @@ def refused_deletion(message: str) -> PermanentError:
     return PermanentError(message, remedy=_REMEDY, code=ErrorCode.TARGET_UNUSABLE)
 
 
+# --- Delta tables -----------------------------------------------------------------------------------------------------
+
 KIND = "deletion"
 """The kind of the commit by which a deletion begins."""
 
@@ -97,7 +94,13 @@ _OWN_FOLDER = re.compile(rf"(?:{STAGED}-[^/]+|{BUILDS}|_change_data|{LOG}/_sidec
 
 
 class TargetDeletion:
-    """Deletes the table at `uri`. `empty` commits, with a tag, that it has no rows any more."""
+    """Deletes the table at `uri`. `empty` commits, with a tag, that it has no rows any more.
+
+    That commit comes first, at the next seq. Whatever is on its way for the table fails at it, and it says whose the
+    deletion is: as long as it is the newest commit, what lies in the directory is what the deletion has yet to delete,
+    and whoever repeats the deletion goes on there. The commit's file goes last, so that a directory without it is a
+    deletion that is over, or somebody else's.
+    """
 
     def __init__(self, uri: str, failpoints: Failpoints, empty: Callable[[CommitTag], Position]) -> None:
         self._uri = uri

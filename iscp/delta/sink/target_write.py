@@ -1,23 +1,6 @@
-"""Writes few rows into a target without Spark: deltalake commits at exactly the version that it is given, or not.
-
-Only where the outcome is the same as Spark's: tables without features of their own, keys without nulls.
-
-Writes rows into a target by Spark, each time in one commit that carries the job's seq and its tag.
-
-Writes a condition that holds for the rows with some keys and no others, in the SQL of deltalake's engine.
-
-Such a condition costs the engine little, however many columns a table has: its plan of a merge pairs each column of one
-side with all of the other's, which takes seconds for a thousand of them.
-
-Finds what an append-only target lacks of its source's rows, and how both fit into one table.
-
-Such a target loses no row and no column: columns that are new in the source are null in what is there, columns that the
-source has lost are null in what comes, and a type becomes as wide as both need it. Rows are compared by the source's
-columns, as multisets, by hashes that every type has.
-
-Enables table features that a target needs for columns of some types, as Delta does not add them by itself.
-
-Creates the table that a job writes, and marks its commits as that job's.
+"""Writes rows into a target, by deltalake or by Spark, each time in one commit that carries the job's seq and its tag;
+and prepares what such commits need: conditions on keys, what an append-only target lacks, table features, and the table
+itself.
 """
 
 from __future__ import annotations
@@ -60,6 +43,11 @@ from iscp.system.late_imports import F, T, pc
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
+
+# --- conditions on keys -----------------------------------------------------------------------------------------------
+# A condition holds for the rows with some keys and no others, in the SQL of deltalake's engine. Such a condition costs
+# the engine little, however many columns a table has: its plan of a merge pairs each column of one side with all of the
+# other's, which takes seconds for a thousand of them.
 
 KEYS_NAMED_MAX = 2_000
 """Keys that a condition names; more are merged, whose costs do not grow with their number."""
@@ -111,6 +99,10 @@ def _any_of(conditions: Sequence[str]) -> str:
     half = len(conditions) // 2
     return f"({_any_of(conditions[:half])} OR {_any_of(conditions[half:])})"
 
+
+# --- writing without Spark --------------------------------------------------------------------------------------------
+# Few rows are written without Spark: deltalake commits at exactly the version that it is given, or not. It does so only
+# where the outcome is the same as Spark's: tables without features of their own, keys without nulls.
 
 REWRITTEN_BYTES_MAX = 256 * 1024**2
 """Bytes of the files that a direct merge may have to rewrite; a larger merge goes to Spark, which spreads it over
@@ -318,6 +310,8 @@ def is_plain(table: DeltaTable, *, adds_only: bool = False) -> bool:
     return protocol.min_writer_version == _WRITER_VERSION_FEATURES and {*(protocol.writer_features or ())} <= known
 
 
+# --- writing by Spark -------------------------------------------------------------------------------------------------
+
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -403,6 +397,13 @@ def _merging(uri: str) -> Iterator[None]:
         raise
 
 
+# --- append-only targets ----------------------------------------------------------------------------------------------
+# What an append-only target lacks of its source's rows is found here, and how both fit into one table. Such a target
+# loses no row and no column: columns that are new in the source are null in what is there, columns that the source has
+# lost are null in what comes, and a type becomes as wide as both need it. Rows are compared by the source's columns, as
+# multisets, by hashes that every type has.
+
+
 class Way(Enum):
     """Rows get into the target in one of these ways.
 
@@ -469,6 +470,10 @@ def _way(target: T.StructType, union: T.StructType) -> Way:
     return Way.WIDEN if alike(target, as_before) else Way.REWRITE
 
 
+# --- table features ---------------------------------------------------------------------------------------------------
+# A target needs features for columns of some types, which Delta does not add by itself.
+
+
 def enable_features(session: SparkSession, uri: str, schema: T.StructType) -> None:
     """Enable the features on the table that columns of `schema` need.
 
@@ -504,6 +509,10 @@ def _types(kind: T.DataType) -> Iterator[type[T.DataType]]:
             yield from _types(value)
         case _:
             yield type(kind)
+
+
+# --- the table itself -------------------------------------------------------------------------------------------------
+# The table that a job writes is created, and its commits are marked as that job's.
 
 
 def create_target(uri: str, schema: Mapping[str, Any], properties: Mapping[str, str], tag: CommitTag) -> None:

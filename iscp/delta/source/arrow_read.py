@@ -1,13 +1,5 @@
 """Reads small changes and tables from the very files that the log names, without Spark: planning a job costs more.
-
-Spark reads the rest: what cannot be read so for certain, as other layouts, older calendars, types that Arrow has
-otherwise. (_STAMPS_BYTES, _NULL_BYTES):: Bytes in memory of a change's kind, version and time in each row, and of a
-column that its file does not have.
-
-Find the rows of a data file that a commit has changed by a deletion vector alone (Delta protocol, "Add CDC File").
-
-A file that a commit takes away and puts back with another vector lost the rows that only the later one marks, and got
-back those that only the former one marks.
+Spark reads what cannot be read so for certain, as other layouts, older calendars, types that Arrow has otherwise.
 """
 
 from __future__ import annotations
@@ -42,6 +34,11 @@ from iscp.storage.delta_errors import delta_faults, direct_work
 from iscp.storage.locations import on_s3
 from iscp.storage.regular_files import lies_elsewhere
 from iscp.system.late_imports import T
+
+# --- rows that a deletion vector changes ------------------------------------------------------------------------------
+# The rows of a data file that a commit has changed by a deletion vector alone are found here (Delta protocol, "Add CDC
+# File"). A file that a commit takes away and puts back with another vector lost the rows that only the later vector
+# marks, and got back those that only the former one marks.
 
 _READ_HERE = ("i", "u")
 """The ways of storing a vector by which it is inline, or below its table."""
@@ -82,6 +79,8 @@ def _read(uri: str, vector: Descriptor, rows: int, allowance: Allowance) -> BitM
         raise UnreadVectorError
     return found
 
+
+# --- changes and tables -----------------------------------------------------------------------------------------------
 
 _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"

@@ -1,11 +1,5 @@
-"""The changes of one range, in memory or read by Spark, for as long as somebody needs them (port Feed).
-
-Finds updates whose change data lack rows.
-
-For an UPDATE delta-rs (1.6) takes all rows of the files that it rewrites, before and after, and leaves out of the
-change data each row that has an equal on the other side. If all rows are different, only those go that stayed as they
-were. If not, an updated row that becomes equal to a row that was there is lost, and so is the row that it was, if an
-equal remains. Then there are no longer two rows for each one that was updated.
+"""The changes of one range, in memory or read by Spark, for as long as somebody needs them (port Feed); and the updates
+whose change data lack rows.
 """
 
 from __future__ import annotations
@@ -63,6 +57,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# --- updates that lack rows -------------------------------------------------------------------------------------------
+# For an UPDATE delta-rs (1.6) takes all rows of the files that it rewrites, before and after, and leaves out of the
+# change data each row that has an equal on the other side. If all rows are different, only those go that stayed as they
+# were. If not, an updated row that becomes equal to a row that was there is lost, and so is the row that it was, if an
+# equal remains. Then there are no longer two rows for each one that was updated.
+
 _IMAGES = ("update_preimage", "update_postimage")
 
 
@@ -95,6 +95,8 @@ def _count_by_spark(changes: DataFrame, updates: Mapping[int, int]) -> Counter[t
     rows = changes.where(F.col(COMMIT_VERSION).isin([*updates])).groupBy(COMMIT_VERSION, CHANGE_TYPE).count().collect()
     return Counter({(row[0], row[1]): row[2] for row in rows})
 
+
+# --- the changes of a range -------------------------------------------------------------------------------------------
 
 _ROWS_PER_PARTITION = 250_000
 

@@ -1,15 +1,5 @@
-"""Reads what changed in a source table, once for all jobs of an iteration (port ChangeSource).
-
-How far an iteration goes is decided from the commit files alone. The rows come from Delta's change data feed
-and are reduced to the net change of each key: its last operation in the range, and whether it was new.
-
-The bounds of one iteration, and the steps into which it cuts a commit that is larger than that.
-
-Probes whether a Delta log has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
-
-The next commit's file is probed by its name. That it is not there can also mean that it was cleaned away, or that
-the log was recreated at a lower version: so the last commit file seen must still be the same one (its inode, or
-ETag, and time; a new file may get an old inode). If it is not, the log is read from the start.
+"""Reads what changed in a source table, once for all jobs of an iteration (port ChangeSource); and probes whether a
+Delta log has moved at all.
 """
 
 from __future__ import annotations
@@ -71,6 +61,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+# --- bounds -----------------------------------------------------------------------------------------------------------
+# The bounds of one iteration, and the steps into which it cuts a commit that is larger than that.
+
 STEPS_MAX = 1_000
 """Steps that one commit is cut into at most; then a step exceeds the bounds of an iteration."""
 
@@ -108,6 +101,8 @@ def steps_of(commit: Commit, bounds: Bounds) -> int:
     return min(steps, STEPS_MAX) if steps > 1 else 0
 
 
+# --- the source -------------------------------------------------------------------------------------------------------
+
 R = TypeVar("R")
 
 DECODED_FACTOR = 8
@@ -115,7 +110,11 @@ DECODED_FACTOR = 8
 
 
 class DeltaChangeSource:
-    """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole, or behind locks."""
+    """Reads what changed in Delta tables. Used by many threads: what it keeps is replaced whole, or behind locks.
+
+    How far an iteration goes is decided from the commit files alone. The rows come from Delta's change data feed and
+    are reduced to the net change of each key: its last operation in the range, and whether it was new.
+    """
 
     def __init__(
         self,
@@ -384,6 +383,8 @@ def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_
         yield found
 
 
+# --- the probe --------------------------------------------------------------------------------------------------------
+
 FORWARD_MAX = 64
 """Commit files probed one by one; after so many the log is listed."""
 
@@ -395,7 +396,13 @@ _WORD = (1 << 64) - 1
 
 
 class DeltaProbe:
-    """Port CommitProbe; safe for threads."""
+    """Probes whether a Delta log has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
+
+    The next commit's file is probed by its name. That it is not there can also mean that it was cleaned away, or that
+    the log was recreated at a lower version: so the last commit file seen must still be the same one (its inode, or
+    ETag, and time; a new file may get an old inode). If it is not, the log is read from the start. Port CommitProbe;
+    safe for threads.
+    """
 
     def remote(self, table_uri: str) -> bool:
         return on_s3(table_uri)

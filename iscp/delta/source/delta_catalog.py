@@ -1,13 +1,5 @@
-"""Finds Delta tables by path, URI, or name in a catalog of Spark, and describes them (port Catalog).
-
-Sets properties of a user's table, by Spark: deltalake unsets none.
-
-Holds of jobs on Delta tables, by properties of the tables themselves (port RetentionHold).
-
-The columns of a table that have another type than before, whose values old files do not give, or are gone.
-
-Spark reads a file's column as the type that the table has now. Mostly it fails where that is another one; but what was
-a time is then a number, and what does not fit in a smaller integer is cut off, without a word.
+"""Delta tables as users name them: finds them, describes them (port Catalog), sets their properties, holds what they
+retain, and compares their columns with those before.
 """
 
 from __future__ import annotations
@@ -48,6 +40,8 @@ from iscp.system.late_imports import T
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# --- the catalog ------------------------------------------------------------------------------------------------------
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = (
@@ -98,7 +92,8 @@ class SqlAnalysis(Protocol):
 
 
 class DeltaCatalog:
-    """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
+    """Finds Delta tables by path, URI, or name in a catalog of Spark, and describes them through deltalake (no JVM for
+    paths).
 
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analysis` takes users' SQL; None:
     every condition passes, and there are no queries. `s3`: Spark and the log store were set up for S3. `by_spark` opens
@@ -321,6 +316,9 @@ def _is_plain(condition: str, schema_json: str) -> bool:
     return passing_rows(arrow_schema(plain).empty_table(), condition) is not None
 
 
+# --- properties -------------------------------------------------------------------------------------------------------
+# The properties of a user's table are set by Spark: deltalake unsets none.
+
 SetProperties = Callable[[str, Mapping[str, str | None]], None]
 """Sets properties of the table at a URI; None unsets one."""
 
@@ -348,10 +346,14 @@ def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-class DeltaRetentionHold:
-    """Raises the properties by which Delta retains files and commits, and sets them back.
+# --- holds ------------------------------------------------------------------------------------------------------------
 
-    `read_properties` returns a table's properties as of now.
+
+class DeltaRetentionHold:
+    """Holds of jobs on Delta tables, by properties of the tables themselves (port RetentionHold).
+
+    Raises the properties by which Delta retains files and commits, and sets them back. `read_properties` returns a
+    table's properties as of now.
     """
 
     def __init__(self, read_properties: Callable[[str], Mapping[str, str]], set_properties: SetProperties) -> None:
@@ -367,6 +369,11 @@ class DeltaRetentionHold:
     def release(self, uri: str, holder: str) -> None:
         self.hold(uri, holder, 0.0)
 
+
+# --- columns that were retyped or lost --------------------------------------------------------------------------------
+# The columns of a table that have another type than before, whose values old files do not give, or that are gone. Spark
+# reads a file's column as the type that the table has now. Mostly it fails where that is another one; but what was a
+# time is then a number, and what does not fit in a smaller integer is cut off, without a word.
 
 _PARTS = ("elementType", "keyType", "valueType")
 _VOID = "void"

@@ -1,8 +1,5 @@
-"""Opens a table that is read: by deltalake, which takes a few ms and no JVM, or by Spark, which reads more of them.
-
-A table feature that neither knows is an error that lasts.
-
-Finds the rows of a source that have some keys, in its data files and without Spark.
+"""Opens a table that is read: by deltalake, which takes a few ms and no JVM, or by Spark, which reads more of them; and
+finds the rows of a source that have some keys.
 """
 
 from __future__ import annotations
@@ -35,6 +32,9 @@ from iscp.ports.source import ChangesUnavailableError, RowScan, UnreadRowsError
 from iscp.storage.delta_errors import delta_faults, direct_work
 from iscp.storage.regular_files import lies_elsewhere
 from iscp.system.late_imports import pc
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+# A table feature that neither deltalake nor Spark knows is an error that lasts.
 
 BySpark = Callable[[str, int], Shape]
 """The table at a URI as of a version. Raises EngineError, StorageError."""
@@ -280,6 +280,9 @@ def _catalog_managed() -> InvalidRequest:
         remedy="Drop the table feature that does it (catalogManaged, coordinatedCommits-preview)",
     )
 
+
+# --- rows by their keys -----------------------------------------------------------------------------------------------
+# The rows of a source that have some keys are found in its data files and without Spark.
 
 TABLES_MAX = 64
 """Sources of a node whose files are remembered from one lookup to the next; of the longest unused they are forgotten,

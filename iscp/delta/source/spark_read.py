@@ -1,19 +1,5 @@
-"""Reads by Spark what commits changed or added, with the columns and types of the last of them.
-
-Delta has no public way to read chosen files with all that a table may have (names mapped, types widened, deletion
-vectors, partitions), and its public way to read changes gives the newest columns, through an object for each row, and
-passes over commits that are gone. Its streams go the same way as this.
-
-The rows that commits have written, for who keeps every row: without a key nothing says which row became which.
-
-A commit has written a row as often as it is there afterwards more often than before. So an updated row counts as a new
-one, and one that a commit only moved, or wrote again as it was, does not count. A commit that was cut into steps is
-taken step by step.
-
-Reads ranges of a table's snapshot by Spark: exactly the files, and parts of files, that are in them.
-
-Which these are follows from the names of all files, so that every node has to list the same ones: Spark's snapshot has
-them all, whatever kind of checkpoint they are in.
+"""The reading of a source by Spark: what commits changed or added, the rows that commits have written, and ranges of a
+snapshot.
 """
 
 from __future__ import annotations
@@ -68,6 +54,12 @@ from iscp.system.late_imports import F, frame_of_java, pc
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+
+# --- versions, changes and chosen files -------------------------------------------------------------------------------
+# Spark reads what commits changed or added, with the columns and types of the last of them. Delta has no public way to
+# read chosen files with all that a table may have (names mapped, types widened, deletion vectors, partitions), and its
+# public way to read changes gives the newest columns, through an object for each row, and passes over commits that are
+# gone. Its streams go the same way as this.
 
 LISTED_FILES_MAX = 64
 """Files of a table that are listed once for all plans; of more Delta leaves out what each does not need."""
@@ -319,6 +311,11 @@ def _default(owner: Any, method: str, place: int) -> Any:
     return getattr(owner, f"{method}$default${place}")()
 
 
+# --- rows that commits have written -----------------------------------------------------------------------------------
+# They are for who keeps every row: without a key nothing says which row became which. A commit has written a row as
+# often as the row is there afterwards more often than before. So an updated row counts as a new one, and a row that a
+# commit only moved, or wrote again as it was, does not count. A commit that was cut into steps is taken step by step.
+
 _SIGN, _ROW, _TIMES = "_iscp_sign", "_iscp_row", "_iscp_times"
 
 
@@ -357,6 +354,11 @@ def written_by_spark(raw: DataFrame, names: Sequence[str], inserts_only: bool) -
     each = by_row.withColumn(OP, F.explode(F.array_repeat(F.lit("i"), F.col(_TIMES).cast("int"))))
     return each.select(*[F.col(_ROW).getField(name).alias(name) for name in columns], *STAMPS, OP)
 
+
+# --- ranges of a snapshot ---------------------------------------------------------------------------------------------
+# Ranges of a table's snapshot are read by Spark: exactly the files, and parts of files, that are in them. Which files
+# these are follows from the names of all files, so that every node has to list the same ones: Spark's snapshot has them
+# all, whatever kind of checkpoint they are in.
 
 LISTINGS_CACHED_MAX = 4
 """Snapshots whose files are remembered for the next range; of others they are listed again."""

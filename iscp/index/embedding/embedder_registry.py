@@ -1,15 +1,5 @@
-"""Finds embedders by the name that a job gives: those that the node's settings define, and entry points.
-
-Entry points are those of the group `iscp.embedders`. iscp's own are always there. Code behind anybody else's entry
-point runs inside the node, with all that it may do: it has to be named in the configuration (`embedding.allow`).
-
-Check all that an embedder answers and raises, as it may be other people's code or endpoint.
-
-Whatever it does is the fault of the jobs that use it alone (compare `iscp.consumers.custom.custom_kind`).
-
-Find the texts that an embedder refuses among a batch, so that the others get their vectors.
-
-Embedders implement this interface (docs/embedders.md), and say more than others by these errors.
+"""Embedders by name: the interface that they implement, the check of all that they return and raise, and the registry
+that makes them of entry points and of the node's settings.
 """
 
 from __future__ import annotations
@@ -38,6 +28,8 @@ from iscp.model.values.untrusted_values import (
     shown,
 )
 
+# --- checked embedders ------------------------------------------------------------------------------------------------
+
 BATCH_DEFAULT = 32
 """Texts that an embedder is given at once where neither its definition nor its class (`batch_max`) says how many."""
 
@@ -51,9 +43,12 @@ RETRY_AFTER_S_MOST = 86_400.0
 class CheckedEmbedder:
     """A checked embedder keeps to the contract, or fails by its name.
 
-    `dimension`, `fingerprint` and `batch` are taken once. `revision` becomes a part of the fingerprint, so that
-    whoever runs a node can have everything embedded again. Raises PermanentError where the embedder has no dimension
-    or fingerprint that can be used, and what the embedder raises, translated.
+    All that an embedder returns and raises is checked, as it may be other people's code or endpoint. Whatever it does
+    is the fault of the jobs that use it alone (compare `iscp.consumers.custom.custom_kind`).
+
+    `dimension`, `fingerprint` and `batch` are taken once. `revision` becomes a part of the fingerprint, so that whoever
+    runs a node can have everything embedded again. Raises PermanentError where the embedder has no dimension or
+    fingerprint that can be used, and what the embedder raises, translated.
     """
 
     def __init__(self, name: str, embedder: Embedder, *, batch: int = 0, revision: str = "") -> None:
@@ -134,6 +129,9 @@ def _put_off(error: EmbedderBusy) -> float:
         return 0.0
 
 
+# --- refused texts ----------------------------------------------------------------------------------------------------
+# The texts of a batch that an embedder refuses are found, so that the other texts get their vectors.
+
 PROBE_TEXT = "text"
 """A text that every embedder takes; one that refuses it does not refuse others for what they are."""
 
@@ -175,6 +173,8 @@ def _probe(embed: Callable[[Sequence[str]], Vectors]) -> None:
         ) from error
 
 
+# --- the registry -----------------------------------------------------------------------------------------------------
+
 GROUP = "iscp.embedders"
 EMBED_FIELD = "spec.iteration.consumer.options.embed"
 _OURS = "iscp.index.embedding."
@@ -183,7 +183,12 @@ _REQUIRED = ("dimension", "fingerprint", "embed")
 
 
 class EmbedderRegistry:
-    """Makes each embedder that this node can run at its first use, and keeps it. Thread-safe."""
+    """Makes each embedder that this node can run at its first use, and keeps it. Thread-safe.
+
+    Embedders are found by the name that a job gives: those that the node's settings define, and the entry points of the
+    group `iscp.embedders`. iscp's own are always there. Code behind anybody else's entry point runs inside the node,
+    with all that it may do, so the configuration has to name it (`embedding.allow`).
+    """
 
     def __init__(
         self,
@@ -303,6 +308,10 @@ def _of_field(error: IscpError, field: str) -> InvalidRequest:
     plain = plain_error(error)
     return InvalidRequest.from_error(plain, field=field, code=plain.code)
 
+
+# --- the interface of embedders ---------------------------------------------------------------------------------------
+# Embedders implement `Embedder` (docs/embedders.md); by `EmbedderBusy` and `TextsRefusedError` they say more of a
+# failure than by other errors.
 
 Vectors = npt.NDArray[np.float32]
 """Vectors of texts, one a row, in the order of the texts."""

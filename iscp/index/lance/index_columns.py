@@ -1,20 +1,5 @@
-"""The columns of an index's dataset, and the row that carries its head.
-
-A row of the source is one row here. `KEY` is its key as one text, `ROW_HASH` says what the row had, and for each text
-column there is what its analysis came to: words between spaces, with a space at each end, so that a word is found as
-` word `. Lance indexes these words as they are; the analysis is never done twice, nor by another program's rules.
-A row that cannot be indexed has a `FAULT`, and neither words nor a vector: no search finds it.
-
-The names of an index's parts in its Lance dataset, and the options with which Lance makes them.
-
-The analysis of texts is iscp's (`text_analysis`), so Lance has to leave each word as it is.
-
-The analysis that makes an index's words, in Lance's terms.
-
-The head of an index: what it is, how far it has come, and the sums that its ranks need, in one row of its dataset.
-
-The row changes in each commit of iscp, which makes it the fence as well: of two writers from one version the later
-one's commit meets a row that is gone, and fails.
+"""The form of an index in its Lance dataset: the columns, the names and options of the indexes on them, and the head,
+which is the row that says what the index is and how far it has come.
 """
 
 from __future__ import annotations
@@ -31,6 +16,12 @@ from iscp.index.lance.text_analysis import Analyse, analyser
 from iscp.index.model.index_definition import DOTLESS, Analysis, Tokenizer
 from iscp.model.values.errors import ErrorCode, PermanentError
 from iscp.model.values.untrusted_values import error_text, exact_int, shown
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+# A row of the source is one row of the dataset. `KEY` is its key as one text, `ROW_HASH` says what the row had, and for
+# each text column there is what its analysis came to: words between spaces, with a space at each end, so that a word is
+# found as ` word `. Lance indexes these words as they are; the analysis is never done twice, nor by another program's
+# rules. A row that cannot be indexed has a `FAULT`, and neither words nor a vector: no search finds it.
 
 KEY = "_key"
 ROW_HASH = "_hash"
@@ -111,6 +102,10 @@ def schema_fault(schema: pa.Schema, key: Sequence[str], texts: int) -> str:
     return ""
 
 
+# --- parts of an index ------------------------------------------------------------------------------------------------
+# The names of an index's parts in its Lance dataset, and the options with which Lance makes them. The analysis of texts
+# is iscp's (`text_analysis`), so Lance has to leave each word as it is.
+
 KEY_INDEX = "key"
 VECTOR_INDEX = "vector"
 
@@ -163,6 +158,9 @@ def partitions(rows: int) -> int:
     return max(1, min(PARTITIONS_MAX, rows // PARTITION_ROWS))
 
 
+# --- the analysis in Lance's terms ------------------------------------------------------------------------------------
+
+
 def analyser_of(analysis: Analysis) -> Analyse:
     """Return the function that makes the words of an index's texts, and those of its queries."""
     options: dict[str, Any] = {
@@ -189,6 +187,11 @@ def folding_of(analysis: Analysis) -> tuple[bool, bool]:
     """Return the arguments `case` and `dotless` of iscp.index.model.highlighting.fold, for texts of this analysis."""
     return analysis.lower_case, analysis.language == DOTLESS
 
+
+# --- the head ---------------------------------------------------------------------------------------------------------
+# The head says what an index is and how far it has come, and has the sums that ranks need, in one row of the dataset.
+# The row changes in each commit of iscp, which makes it the fence as well: of two writers from one version the later
+# one's commit meets a row that is gone, and fails.
 
 FORMAT = 1
 

@@ -1,11 +1,4 @@
-"""An index at a place: made, opened, and changed by transactions.
-
-Builds segments of an index over fragments, and keeps the statistics of what is in those of words.
-
-Lance gives a search its candidates, whose ranks follow from all rows that the present segments were built of, the
-deleted among them. What these rows were is written to a file beside the segment, before the segment is committed, and
-never changes (`word_counts` has the format). A segment that somebody else has made has no such file.
-"""
+"""An index at a place: how it is made, opened and changed by transactions, and how segments of it are built."""
 
 from __future__ import annotations
 
@@ -78,6 +71,9 @@ if TYPE_CHECKING:
     from lance import LanceFragment
 
     from iscp.ports.system import Failpoints
+
+
+# --- an index at a place ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -237,6 +233,12 @@ class IndexStore:
         durable.sync_fragments([each.metadata for each in dataset.get_fragments()])
         durable.sync_commit(dataset)
 
+
+# --- segments and their statistics ------------------------------------------------------------------------------------
+# Segments are built over fragments; those of words have statistics of what they were built of. Lance gives a search its
+# candidates, whose ranks follow from all rows that the present segments were built of, the deleted among them. What
+# these rows were is written to a file beside the segment, before the segment is committed, and never changes
+# (`word_counts` has the format). A segment that somebody else has made has no such file.
 
 SEGMENT_PREFIX = "segment-"
 """Names of files with a segment's statistics begin so."""

@@ -1,17 +1,5 @@
-"""One commit of an index: rows that go, rows that come, and the head, at exactly the version that was read.
-
-The rows of changed keys are found by their addresses, marked as deleted in their fragments, and written into new
-fragments together with the head, all in one operation of Lance's (ADR 45). Nothing is visible before, and a commit
-after another writer's fails: each takes away the row with the head that it has read.
-
-Finds rows of a dataset by their keys, and what a commit needs of those that go.
-
-Makes what is committed to a local dataset outlive a power loss, as Lance syncs nothing itself; and has what this
-process has written not tried before it opens it, wherever that is.
-
-The order is that of what depends on what: data and deletions before the commit names them; then the transaction, the
-manifest and the manifest's directory, before the commit is acknowledged. An object store makes what it takes durable by
-itself.
+"""One commit of an index: rows that go, rows that come, and the head, at exactly the version that was read. Beside it
+lie the search for the rows that go, and the syncing of files, without which a commit would not outlive a power loss.
 """
 
 from __future__ import annotations
@@ -55,6 +43,9 @@ if TYPE_CHECKING:
 
     from iscp.ports.system import Failpoints
 
+
+# --- rows by their keys -----------------------------------------------------------------------------------------------
+# Rows of a dataset are found by their keys, with what a commit needs of the rows that go.
 
 KEYS_IN_FILTER_MAX = 20_000
 """Keys that a filter names; more are found by reading the column of keys, which costs as much by then."""
@@ -107,6 +98,8 @@ def head_row(dataset: LanceDataset, columns: Sequence[str]) -> pa.Table:
     return dataset.scanner(columns=list(columns), filter=condition, with_row_address=True).to_table()
 
 
+# --- durable files ----------------------------------------------------------------------------------------------------
+
 _DATA, _DELETIONS, _TRANSACTIONS, _VERSIONS, _INDICES = "data", "_deletions", "_transactions", "_versions", "_indices"
 _OWN = "_iscp"
 _VERSION_MAX = 2**64 - 1
@@ -118,7 +111,16 @@ _SYNCS = ThreadPoolExecutor(SYNCS_AT_ONCE, "iscp-index-sync")
 
 
 class DurableFiles:
-    """Syncs the files of the dataset at a place, as `place` returns it; syncs nothing where it is not local."""
+    """Syncs the files of the dataset at a place, as `place` returns it; syncs nothing where it is not local.
+
+    Lance syncs nothing itself, so this class makes what is committed to a local dataset outlive a power loss. The order
+    is that of what depends on what: data and deletions before the commit names them; then the transaction, the manifest
+    and the manifest's directory, before the commit is acknowledged. An object store makes what it takes durable by
+    itself.
+
+    Files that this process has written are not tried (`iscp.storage.dataset_trial`) before it opens them, wherever they
+    are.
+    """
 
     def __init__(self, root: str) -> None:
         self._place = root
@@ -175,6 +177,8 @@ class DurableFiles:
             sync(path)
 
 
+# --- the transaction --------------------------------------------------------------------------------------------------
+
 ROWS_IN_FRAGMENT_MAX = 1_000_000
 """Rows of one file of a dataset."""
 
@@ -191,7 +195,12 @@ _WRITES = ThreadPoolExecutor(WRITES_AT_ONCE, "iscp-index-write")
 
 
 class IndexTransaction:
-    """The changes of one commit (port WatermarkTxn). `placed` is the head of `dataset`'s version, the base."""
+    """The changes of one commit (port WatermarkTxn). `placed` is the head of `dataset`'s version, the base.
+
+    The rows of changed keys are found by their addresses, marked as deleted in their fragments, and written into new
+    fragments together with the head, all in one operation of Lance's (ADR 45). Nothing is visible before, and a commit
+    after another writer's fails: each takes away the row with the head that it has read.
+    """
 
     def __init__(self, root: str, dataset: LanceDataset, placed: PlacedHead, failpoints: Failpoints) -> None:
         self._root = root

@@ -1,10 +1,4 @@
-"""Turns rows of a source into rows of an index: keys, hashes, words, vectors, and what is wrong with some of them.
-
-A row that cannot be indexed does not stop the others: it is stored with its fault, in the same commit, and no search
-finds it. Its key and its hash are there, so that a comparison with the source knows it.
-
-The key of a row as one text: equal for equal keys, null keys among them, and different for others.
-"""
+"""Turns rows of a source into rows of an index: keys, hashes, words, vectors, and what is wrong with some of them."""
 
 from __future__ import annotations
 
@@ -25,12 +19,17 @@ from iscp.index.lance.text_analysis import GRAMS_MAX, TEXT_BYTES_MAX, Analyse
 from iscp.index.model.index_definition import Analysis
 from iscp.model.values.errors import ErrorCode, PermanentError
 
+# --- the key of a row as one text -------------------------------------------------------------------------------------
+
 _NULL_KEY = "\\N"
 _SEPARATOR = "|"
 
 
 def key_texts(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
-    """Return a text for the key of each row. Raises PermanentError for a key of a type that cannot identify rows."""
+    """Return a text for the key of each row: equal for equal keys, null keys among them, and different for others.
+
+    Raises PermanentError for a key of a type that cannot identify rows.
+    """
     names = {name.lower(): name for name in rows.schema.names}
     parts = [_part(rows[names[name.lower()]], name) for name in key]
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _SEPARATOR)
@@ -57,6 +56,8 @@ def _part(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         )
     return pc.fill_null(text, _NULL_KEY)
 
+
+# --- rows of an index -------------------------------------------------------------------------------------------------
 
 VECTOR_LENGTH_MAX = 1e15
 """Length of a vector whose square Lance can compute with 32 bits; a longer one is a fault of its row."""
@@ -112,7 +113,11 @@ class _Faults:
 
 
 class RowEncoder:
-    """Encodes rows for a dataset of one schema."""
+    """Encodes rows for a dataset of one schema.
+
+    A row that cannot be indexed does not stop the others: it is stored with its fault, in the same commit, and no
+    search finds it. Its key and its hash are there, so that a comparison with the source knows the row.
+    """
 
     def __init__(self, schema: pa.Schema, rules: RowRules) -> None:
         self._schema = schema

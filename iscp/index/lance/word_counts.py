@@ -1,17 +1,5 @@
-"""Counts in how many rows each word stands: exact at every version of an index, as its ranks depend on them.
-
-Each commit writes a file with what it has changed, and the head names all files that count: their sum, word by word, is
-the number of live rows with the word. A file never changes and never takes another's name, so readers cache it for as
-long as they like. Merging many files into one changes no sum. (Engines that rank by counts of deleted rows too drift
-with the history of edits; Lance does, see docs/indexes.md.)
-
-Values by their keys, of which those that were not used for longest are forgotten.
-
-Caches files of word counts for all indexes of a process, within a bound: a file never changes.
-
-Caches the heads of versions of indexes for a process: a version never changes, and a head takes two reads to find.
-
-A version is known by its manifest's stamp, as another index may be made in the place of one that was removed.
+"""Files that say in how many rows of an index each word stands, and what a process caches of an index: such files, and
+the heads of versions.
 """
 
 from __future__ import annotations
@@ -36,6 +24,13 @@ from iscp.storage import files
 from iscp.storage.delta_errors import storage_faults
 from iscp.storage.locations import S3, VERSIONS, manifest_name
 from iscp.storage.table_files import OddArrowError, read_arrow
+
+# --- files of counts --------------------------------------------------------------------------------------------------
+# The counts are exact at every version of an index, as its ranks depend on them. Each commit writes a file with what it
+# has changed, and the head names all files that count: their sum, word by word, is the number of live rows with the
+# word. A file never changes and never takes another's name, so readers cache it for as long as they like. Merging many
+# files into one changes no sum. (Engines that rank by counts of deleted rows too drift with the history of edits; Lance
+# does, see docs/indexes.md.)
 
 FOLDER = "_iscp"
 """The folder below a dataset in which files of iscp's own lie; Lance never opens it."""
@@ -236,6 +231,8 @@ def merged_counts(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.table(ordered.columns, schema=COUNTS_SCHEMA)
 
 
+# --- recently used values ---------------------------------------------------------------------------------------------
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -245,9 +242,10 @@ def _one(_value: object) -> int:
 
 
 class RecentValues(Generic[K, V]):
-    """Values that weigh at most so much together; `weigh` returns the weight of one, by default each weighs 1.
+    """Values by their keys, of which those that were not used for longest are forgotten.
 
-    A value that weighs more than all may is not stored. Safe for threads.
+    All values weigh at most so much together; `weigh` returns the weight of one, by default each weighs 1. A value that
+    weighs more than all may is not stored. Safe for threads.
     """
 
     def __init__(self, most: int, weigh: Callable[[V], int] = _one) -> None:
@@ -275,6 +273,9 @@ class RecentValues(Generic[K, V]):
                 self._weight -= self._weigh(self._values.popitem(last=False)[1])
         return value
 
+
+# --- cached files -----------------------------------------------------------------------------------------------------
+# All indexes of a process share the cache of their files, which is bounded; a file never changes.
 
 CACHED_BYTES_MAX = 64 * 1024**2
 """Bytes of counts that a process caches; what was not used for longest goes first. A larger file is read each time."""
@@ -321,6 +322,10 @@ def _keep(root: str, name: str, read: CountFile) -> CountFile:
     cache = _SMALL if read.bytes <= SMALL_BYTES_MAX else _LARGE
     return cache.put((root, name), read)
 
+
+# --- cached heads -----------------------------------------------------------------------------------------------------
+# A process caches the heads of versions of indexes: a version never changes, and a head takes two reads to find. A
+# version is known by its manifest's stamp, as another index may be made in the place of one that was removed.
 
 HEADS_CACHED_MAX = 1_000
 """Heads that a process caches; what was not used for longest goes first, and is read again when needed."""

@@ -1,17 +1,5 @@
-"""Keeps an index fast and small: carries out what the policy says is due, one commit after another.
-
-Nothing here changes a row, so searches and commits go on meanwhile. An action that loses against another commit has
-done nothing, and is due again at the next time. A process may be killed at any place: each action is one commit, and
-what it has written before means nothing without. The one exception is a compaction, which Lance commits with segments
-of its own making. Their statistics are written right after: until then a search takes all matches, and if that never
-happens, the next maintenance writes them or builds these segments again.
-
-Finds out how many partitions of vectors a search has to visit to find the share of nearest ones that is wanted.
-
-Stored vectors, chosen by a hash of their places, are searched for their neighbours, and these compared with the
-neighbours that all distances give. Of the numbers that are tried it is the one after the smallest that reaches the
-recall with half of the rest to one in addition: the partitions were made of the rows that are samples here, and of a
-query they know nothing.
+"""Keeps an index fast and small: carries out what the policy says is due, one commit after another, and calibrates how
+many partitions of vectors a search has to visit.
 """
 
 from __future__ import annotations
@@ -52,6 +40,14 @@ if TYPE_CHECKING:
     from iscp.index.lance.index_columns import IndexHead
     from iscp.index.lance.index_store import IndexStore, OpenIndex
     from iscp.ports.system import Clock, Failpoints
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+# No action changes a row, so searches and commits go on meanwhile. An action that loses against another commit has done
+# nothing, and is due again at the next time. A process may be killed at any place: each action is one commit, and the
+# files that it has written before mean nothing without the commit. The one exception is a compaction, which Lance
+# commits with segments of its own making. The statistics of these segments are written right after: until then a search
+# takes all matches, and if the statistics are never written, the next maintenance writes them or builds these segments
+# again.
 
 KEEP_S = 600.0
 """Seconds for which a version that is no longer the newest may be read, unless a setting says otherwise."""
@@ -307,6 +303,13 @@ class _Upkeeper:
                         raise
             return False
 
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+# Stored vectors, chosen by a hash of their places, are searched for their neighbours, and the neighbours that are found
+# are compared with those that all distances give. So it is known how many partitions a search has to visit to find the
+# share of nearest vectors that is wanted. Of the numbers that are tried the one after the smallest that reaches the
+# recall is taken. The recall to reach lies halfway between 1 and the recall that searches are to have, as the
+# partitions were made of the rows that are samples here, and of a query they know nothing.
 
 SAMPLES = 200
 """Stored vectors that are searched for."""

@@ -1,18 +1,5 @@
-"""Reads the shape of an index: what its maintenance has to know, without reading rows.
-
-The figures of an index: how many rows it has of each sort, and how far its upkeep has come. No row is read.
-
-Removes what no reader of an index reads any more: old versions, and files of iscp's own that none of the rest names.
-
-A reader may read what was the newest version when it began, however old that version was then. So how long a version is
-kept counts from the commit after it, not from its own.
-
-Lance removes its own files with the versions that name them, and those that no version has ever named (a killed
-writer's) when they are a week old: none that is younger, which a writer may be about to commit.
-
-What a build has staged is named by no version until it is published, which may take days. So nothing that was written
-since the begin of a build goes while its mark is there; and Lance, which knows nothing of builds, removes nothing at
-all once one is so old that its files could be a week old.
+"""The shape and the figures of an index, which maintenance reads without reading rows; and the removal of old versions
+and files that no reader needs any more.
 """
 
 from __future__ import annotations
@@ -56,6 +43,9 @@ from iscp.storage.locations import BUILD_BEGUN, BUILDS, VERSIONS
 if TYPE_CHECKING:
     from iscp.ports.system import Failpoints
 
+
+# --- the shape --------------------------------------------------------------------------------------------------------
+# What the maintenance of an index has to know.
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _FRAGMENT_BITS = 32
@@ -173,6 +163,10 @@ def _versions(root: str, newest: int) -> tuple[int, float]:
     return len(numbers), found[1] / 1e9 if found else float("inf")
 
 
+# --- figures ----------------------------------------------------------------------------------------------------------
+# How many rows an index has of each sort, and how far its upkeep has come.
+
+
 def figures_of(at: OpenIndex, now_s: float) -> dict[str, float]:
     """Return the figures of an index at a Unix time.
 
@@ -205,6 +199,18 @@ def _bytes(at: OpenIndex) -> int:
     sizes += [segment.size_bytes or 0 for each in indexes for segment in each.segments]
     return sum(map(int, sizes)) + sum(file_sizes(at.root, at.head.count_files))
 
+
+# --- removal ----------------------------------------------------------------------------------------------------------
+# What no reader reads any more is removed: old versions, and files of iscp's own that no other version names. A reader
+# may read what was the newest version when it began, however old that version was then. So the time for which a version
+# is kept counts from the commit after it, not from its own.
+#
+# Lance removes its own files with the versions that name them. Files that no version has ever named (a killed writer's)
+# it removes when they are a week old: none that is younger, which a writer may be about to commit.
+#
+# What a build has staged is named by no version until it is published, which may take days. So nothing that was written
+# since the begin of a build goes while the build's mark is there. Lance, which knows nothing of builds, removes nothing
+# at all once a build is so old that its files could be a week old.
 
 IN_FLIGHT_S = 3600.0
 """Seconds for which a file that no version names is left alone: its writer may be about to commit it."""

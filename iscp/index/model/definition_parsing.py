@@ -1,8 +1,5 @@
-"""Parse the options of a job that keeps an index, and the stored form of what they define.
-
-Read the options of an index, each of which is a text or a value of JSON, and say what is wrong by its path.
-
-Compare what an index is to hold with the columns of its source.
+"""Parses what defines an index: the options of a job that keeps it, and their stored form; and checks the definition
+against the columns of the source.
 """
 
 from __future__ import annotations
@@ -33,6 +30,9 @@ from iscp.index.model.index_definition import (
 from iscp.index.model.query_syntax import BOOST_LEAST, BOOST_MOST
 from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.model.values.untrusted_values import error_text, name_hint, one_line, shown
+
+# --- options one by one -----------------------------------------------------------------------------------------------
+# Each option is a text or a value of JSON; an error names it by its path.
 
 OPTIONS_PATH = "spec.iteration.consumer.options"
 
@@ -191,6 +191,8 @@ def _refuse_doubled(name: str, columns: list[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
+# --- definitions ------------------------------------------------------------------------------------------------------
+
 TOKEN_LENGTH_LEAST = 2
 """The least `max_token_length`, in bytes; with a smaller one no word would be indexed."""
 
@@ -336,6 +338,9 @@ def definition_from_json(text: str) -> IndexDefinition:
         code=ErrorCode.CONSUMER_BROKEN,
     )
 
+
+# --- the columns of the source ----------------------------------------------------------------------------------------
+# What an index is to hold is compared with the columns that its source has.
 
 VECTOR_TYPES = ("array<float>", "array<double>")
 """The types of a column of vectors, by Spark's names. Doubles are stored with the definition's precision."""

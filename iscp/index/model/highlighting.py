@@ -1,16 +1,5 @@
-"""The fragments of a text that show best why it was found, with its matched words marked.
-
-A fragment begins and ends between visible characters, and between words where there are blanks near. Texts of Chinese
-and Japanese have none; there it begins wherever its length allows.
-
-Texts as characters that people see: one form of each for words that are compared, and where a text may be cut.
-
-Words are compared as folded: of the forms that Unicode has for a text (NFC, NFD, NFKC and NFKD, capital and small
-letters) all come to one. Highlights lie in the text as it is, so that each folded character knows where it comes from.
-
-A text is cut between visible characters, not within one that is made of several. These are a subset of the extended
-grapheme clusters of Unicode (UAX 29) that the standard library's tables allow: marks and joiners, emoji with their
-modifiers, flags, Hangul syllables in parts, and conjuncts of Indic scripts.
+"""The fragments of a text that show best why it was found, with its matched words marked; and, for these, texts as the
+characters that people see: how words are folded for comparison, and where a text may be cut.
 """
 
 from __future__ import annotations
@@ -24,6 +13,14 @@ from html import escape
 from unicodedata import category, combining, normalize
 
 from iscp.model.values.errors import InvalidRequest
+
+# --- folding and visible characters -----------------------------------------------------------------------------------
+# Words are compared as folded: of the forms that Unicode has for a text (NFC, NFD, NFKC and NFKD, capital and small
+# letters) all come to one. Highlights lie in the text as it is, so each folded character knows its place there.
+#
+# A text is cut between visible characters, not within one that is made of several. Visible characters are a subset of
+# the extended grapheme clusters of Unicode (UAX 29) that the standard library's tables allow: marks and joiners, emoji
+# with their modifiers, flags, Hangul syllables in parts, and conjuncts of Indic scripts.
 
 GRAPHEME_CHARS_MAX = 64
 """Code points that are taken for one visible character; a longer one is cut, so that nobody can make the search for its
@@ -182,6 +179,10 @@ def _flag_parts_before(text: str, at: int) -> int:
         begin -= 1
     return at - begin
 
+
+# --- fragments --------------------------------------------------------------------------------------------------------
+# A fragment begins and ends between visible characters, and between words where there are blanks near. Texts of Chinese
+# and Japanese have no blanks; there a fragment begins wherever its length allows.
 
 HIGHLIGHTED_CHARS_MAX = 200_000
 """Characters of a text in which fragments are chosen; words beyond are not marked."""

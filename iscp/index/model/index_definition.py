@@ -1,14 +1,4 @@
-"""The definition of an index: the options of a job of the kinds `fulltext`, `vector` and `search`, which is both.
-
-The stored form is the options themselves, all of them, with the number of the format.
-
-Decides what an index needs next, from its shape alone.
-
-An index is a number of segments for each indexed column, each of which covers whole fragments (files of rows), as the
-levels of a log-structured merge tree cover runs. Rows that no segment covers are fresh: each search reads them. Rows
-that are deleted stay in their fragments and segments until these are written again. Each action is one commit that
-changes no row, and is due again where it lost against another commit.
-"""
+"""The definition of an index, and the policy that decides from an index's shape what its maintenance does next."""
 
 from __future__ import annotations
 
@@ -20,6 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from iscp.index.model.highlighting import fold
+
+# --- the definition ---------------------------------------------------------------------------------------------------
 
 
 class IndexKind(StrEnum):
@@ -160,9 +152,11 @@ class VectorOptions:
 
 @dataclass(frozen=True, slots=True)
 class IndexDefinition:
-    """The parsed options of a job. `analysis` is None without full text, `vector` without vectors.
+    """The parsed options of a job of the kinds `fulltext`, `vector` and `search`, which is both.
 
-    `stored` names the columns that are kept for filters and answers besides the key and the indexed ones.
+    `analysis` is None without full text, `vector` without vectors. `stored` names the columns that are kept for filters
+    and answers besides the key and the indexed ones. The stored form is the options themselves, all of them, with the
+    number of the format.
     """
 
     kind: IndexKind
@@ -236,6 +230,13 @@ def _analysis_options(analysis: Analysis) -> dict[str, Any]:
         options |= {"min_ngram": analysis.min_ngram, "max_ngram": analysis.max_ngram}
     return options
 
+
+# --- the policy of maintenance ----------------------------------------------------------------------------------------
+# The shape alone decides what an index needs next. An index is a number of segments for each indexed column, each of
+# which covers whole fragments (files of rows), as the levels of a log-structured merge tree cover runs. Rows that no
+# segment covers are fresh: each search reads them. Rows that are deleted stay in their fragments and segments until
+# these are written again. Each action is one commit that changes no row, and is due again where it lost against another
+# commit.
 
 TEXT_ROWS_MIN = 2_000
 """Rows from which words are indexed; a search reads all words of fewer rows in less than a millisecond."""

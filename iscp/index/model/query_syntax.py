@@ -1,20 +1,5 @@
-r"""The syntax of full-text queries: what Lucene's and Elasticsearch's `query_string` share and people know of it.
-
-    apache arrow        any of the words           "a phrase"   "a phrase"~2   moved by two places at most
-    +must -not          required and excluded      data*        a prefix
-    a AND b, a OR b     NOT, &&, || and ! too      wrod~        fuzzy, by two changes   wrod~1   by one
-    (a b) c             groups                     word^2.5     counts more
-    title:word          one column only            title:(a b), title:"a phrase"
-    \-1 \(c\)           a sign as itself
-
-What Lucene reads in a way that surprises is refused, with the place in the text: AND beside OR without parentheses, an
-OR beside a sign, a query that only excludes. Ranges, regular expressions and signs for single characters are not there.
-The text is read once, from left to right.
-
-A full-text query as a tree, before its words are made into those of an index.
-
-The meaning is that of Lucene's: a query that has something it must match need match nothing that it should match; one
-that has not must match at least one of those; what it must not match never adds to a score.
+"""Full-text queries: the tree of a query, before its words are made into those of an index, and the text that it is
+parsed from.
 """
 
 from __future__ import annotations
@@ -29,6 +14,11 @@ from typing import NoReturn, TypeAlias, assert_never
 from iscp.model.api.api_requests import SEARCH_TEXT_CHARS_MAX
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import shown
+
+# --- the tree of a query ----------------------------------------------------------------------------------------------
+# The meaning is that of Lucene's: a query that has something it must match need match nothing that it should match; one
+# that has nothing it must match has to match at least one thing that it should; what it must not match never adds to a
+# score.
 
 BOOST_LEAST = 0.001
 """The least factor of a score that a query or a column may have, alone or within others; a smaller one is refused."""
@@ -146,6 +136,20 @@ def leaves(query: Query) -> Iterator[Leaf]:
     else:
         yield query
 
+
+# --- the syntax -------------------------------------------------------------------------------------------------------
+# The syntax is what Lucene's and Elasticsearch's `query_string` share and people know of it:
+#
+#     apache arrow        any of the words           "a phrase"   "a phrase"~2   moved by two places at most
+#     +must -not          required and excluded      data*        a prefix
+#     a AND b, a OR b     NOT, &&, || and ! too      wrod~        fuzzy, by two changes   wrod~1   by one
+#     (a b) c             groups                     word^2.5     counts more
+#     title:word          one column only            title:(a b), title:"a phrase"
+#     \-1 \(c\)           a sign as itself
+#
+# What Lucene reads in a way that surprises is refused, with the place in the text: AND beside OR without parentheses,
+# an OR beside a sign, a query that only excludes. Ranges, regular expressions and signs for single characters are not
+# there. The text is read once, from left to right.
 
 CLAUSES_MAX = 256
 """Words and phrases of a query; one with more of them is refused."""

@@ -1,18 +1,5 @@
-"""Exact BM25: scores that depend on the live documents alone, and their explanation.
-
-The formula is that of Lance's full-text index, so that scores compare: the inverse document frequency of Robertson and
-Spärck Jones, made positive as in Lucene, and the numerator k1 + 1, which Lucene has dropped since.
-
-    idf(term) = ln(1 + (documents − count + 0.5) / (count + 0.5))
-    weight(frequency) = frequency · (k1 + 1) / (frequency + k1 · (1 − b + b · length / average length))
-
-A score is the sum over columns and words of boost · idf · weight. A word that a query has twice counts twice. A phrase
-is a condition: where it is found, it scores as its words do, as in Lance.
-
-Reciprocal rank fusion: one ranking of several whose scores cannot be compared.
-
-Each ranking gives weight / (k + rank) to what it has, ranks counted from 1 (Cormack, Clarke and Büttcher, SIGIR 2009).
-Neither the order of rankings nor that of keys in a dictionary matters: equal scores are ordered by key.
+"""Scores and ranks: exact BM25, which depends on the live documents alone, with explanations; and reciprocal rank
+fusion, which makes one ranking of several whose scores cannot be compared.
 """
 
 from __future__ import annotations
@@ -36,6 +23,16 @@ from iscp.index.model.analysed_query import (
     part_frequency,
 )
 from iscp.model.values.errors import InvalidRequest
+
+# --- exact BM25 -------------------------------------------------------------------------------------------------------
+# The formula is that of Lance's full-text index, so that scores compare: the inverse document frequency of Robertson
+# and Spärck Jones, made positive as in Lucene, and the numerator k1 + 1, which Lucene has dropped since.
+#
+#     idf(term) = ln(1 + (documents − count + 0.5) / (count + 0.5))
+#     weight(frequency) = frequency · (k1 + 1) / (frequency + k1 · (1 − b + b · length / average length))
+#
+# A score is the sum over columns and words of boost · idf · weight. A word that a query has twice counts twice. A
+# phrase is a condition: where it is found, it scores as its words do, as in Lance.
 
 BM25_K1 = 1.2
 BM25_B = 0.75
@@ -181,6 +178,10 @@ def _scored(part: AnalysedTerm | AnalysedPhrase, document: AnalysedDocument, cor
         one = AnalysedTerm(part.column, term, part.boost)
         yield ScorePart(one, words.frequencies[term], words.length, corpus, corpus.idf(term))
 
+
+# --- reciprocal rank fusion -------------------------------------------------------------------------------------------
+# Each ranking gives weight / (k + rank) to what it has, ranks counted from 1 (Cormack, Clarke and Büttcher, SIGIR
+# 2009). Neither the order of rankings nor that of keys in a dictionary matters: equal scores are ordered by key.
 
 RANK_CONSTANT = 60
 """The k of the formula, by which first ranks count little more than those that follow: the paper's own."""

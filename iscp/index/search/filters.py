@@ -1,16 +1,6 @@
 """A user's condition on stored columns, made into Lance's SQL: from its tree alone, never from its text.
 
-The condition is read as Spark's SQL. What is not in the list below is refused by name. Comparisons with null are
-neither true nor false, which NOT leaves as it is. So NOT is moved into the comparisons, of which nothing but AND and OR
-remains: there null is as good as false.
-
-Comparisons of a stored column with a value, in Lance's SQL, with the results that Spark's have.
-
-Lance's own differ: a number that a column's type lacks is refused, -0.0 is less than 0.0 or equal to it as the plan may
-be, and a NaN with a sign is less than all numbers. So numbers are compared with the nearest one that the type has, and
-NaN is dealt with apart.
-
-The values that a filter compares columns with, read from its tree as Spark reads them.
+The parts: comparisons of a column with a value, the condition as a whole, and the values in it.
 """
 
 from __future__ import annotations
@@ -35,6 +25,12 @@ from iscp.model.api.api_requests import FILTER_CHARS_MAX
 from iscp.model.sql.sql_names import SQL_NESTING_MAX, nesting_of
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import first_line, shown
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
+# A stored column is compared with a value in Lance's SQL, with the results that Spark's comparisons have. Lance's own
+# differ: a number that a column's type lacks is refused, -0.0 is less than 0.0 or equal to it as the plan may be, and a
+# NaN with a sign is less than all numbers. So numbers are compared with the nearest one that the type has, and NaN is
+# dealt with apart.
 
 
 class Sign(Enum):
@@ -291,6 +287,11 @@ def compared_columns(one: StoredColumn, sign: Sign, other: StoredColumn) -> str:
     return f"({both} AND ({plain} OR {nans}))"
 
 
+# --- the condition ----------------------------------------------------------------------------------------------------
+# The condition is read as Spark's SQL. What is not in the list below is refused by name. Comparisons with null are
+# neither true nor false, which NOT leaves as it is. So NOT is moved into the comparisons, of which nothing but AND and
+# OR remains: there null is as good as false.
+
 COMPARISONS_MAX = 1_000
 """Comparisons of a filter, each value of a list counted; one with more is refused."""
 
@@ -541,6 +542,9 @@ def _joined(parts: Sequence[str], operator: str) -> str:
         rest = [f"({f' {operator} '.join(pair)})" if len(pair) > 1 else pair[0] for pair in pairs]
     return rest[0]
 
+
+# --- values -----------------------------------------------------------------------------------------------------------
+# The values that a filter compares columns with, read from its tree as Spark reads them.
 
 DIGITS_MAX = 38
 """Digits of a number in a filter, as of Spark's decimals; one with more is refused."""

@@ -1,27 +1,7 @@
 """Full-text search with exact ranks: they follow from the live documents alone, whatever the index went through.
 
-Lance finds candidates among the rows that its index has. Their scores are computed from their words. The best ones are
-proven to be the best if no row that Lance has left out can reach the last of them (text_candidates has the bound);
-otherwise Lance is called for more, until they are, or there are no more. Rows that no segment has yet, those of the
-last commits, are all read and scored. Where no statistics of a segment are there, or Lance's scores are not those that
-follow from them, all matches are taken.
-
-The rows that Lance's index on words has, and the statistics by which it ranks them.
-
-Lance counts all rows that were ever put into the segments of an index, also those that are gone. What these are is
-written beside each segment when it is made. Without that nothing bounds the scores of rows that Lance leaves out.
-
-A query as Lance's index is given it: so that what Lance ranks first is what the exact scores rank first.
-
-Each word that adds to a score has a boost by which its weight in Lance's statistics becomes nearly that in the live
-ones. So for each row that Lance finds,
-
-    exact score <= drift * Lance's score / scale
-
-where `drift` is the greatest quotient of the average lengths of live and of indexed documents, or 1: a document's
-length counts less where the average is greater, and at most in that proportion. What a query requires is added as
-conditions. These add to Lance's scores too, next to nothing beside the scaled boosts, and never less than nothing; so
-the bound stays one.
+The parts: the query that Lance gets, what Lance's index on words has and by which statistics it ranks, and the search,
+which computes the scores of Lance's candidates and proves that the best of them are the best of all.
 """
 
 from __future__ import annotations
@@ -68,6 +48,18 @@ if TYPE_CHECKING:
 
     from iscp.index.search.searched_index import SearchedIndex
 
+
+# --- the query for Lance ----------------------------------------------------------------------------------------------
+# Lance's index is given a query such that what Lance ranks first is what the exact scores rank first. Each word that
+# adds to a score has a boost by which its weight in Lance's statistics becomes nearly that in the live ones. So for
+# each row that Lance finds,
+#
+#     exact score <= drift * Lance's score / scale
+#
+# where `drift` is the greatest quotient of the average lengths of live and of indexed documents, or 1: a document's
+# length counts less where the average is greater, and at most in that proportion. What a query requires is added as
+# conditions. These add to Lance's scores too, next to nothing beside the scaled boosts, and never less than nothing; so
+# the bound stays one.
 
 CONDITION_SHARE = 2.0**-20
 """The boost of a condition in relation to the least one of a word that is ranked by."""
@@ -237,6 +229,11 @@ def _all_terms(leaf: AnalysedLeaf) -> bool:
     return all(isinstance(part, AnalysedTerm) for part in leaf.parts)
 
 
+# --- what Lance's index has -------------------------------------------------------------------------------------------
+# The rows that Lance's index on words has, and the statistics by which it ranks them. Lance counts all rows that were
+# ever put into the segments of an index, also those that are gone. What these are is written beside each segment when
+# it is made. Without that nothing bounds the scores of rows that Lance leaves out.
+
 ReadSegment = Callable[[str, str], SegmentStatistics | None]
 """A function of a dataset's place and a segment's UUID that returns its counts, or None where they were not written."""
 
@@ -278,6 +275,8 @@ def indexed_statistics(
     return Statistics(corpus.average_length, {word: corpus.idf(word) for word in words})
 
 
+# --- the search -------------------------------------------------------------------------------------------------------
+
 CANDIDATES_LEAST = 32
 """Candidates that Lance is called for at first, at least; three for each hit otherwise."""
 
@@ -307,7 +306,14 @@ class TextRanking:
 
 
 class FulltextSearch:
-    """One query on one version of an index. `condition` is a filter of Lance's."""
+    """One query on one version of an index. `condition` is a filter of Lance's.
+
+    Lance finds candidates among the rows that its index has. Their scores are computed from their words. The best ones
+    are proven to be the best if no row that Lance has left out can reach the last of them (the section on the query for
+    Lance has the bound); otherwise Lance is called for more, until they are, or there are no more. Rows that no segment
+    has yet, those of the last commits, are all read and scored. Where no statistics of a segment are there, or Lance's
+    scores are not those that follow from them, all matches are taken.
+    """
 
     def __init__(
         self,

@@ -1,14 +1,7 @@
 """An index at one version as searches have it: its definition, its live documents, and the words of its texts.
 
-Opens an index at a version that a search may be answered from: whole, and as new as it has to be.
-
-The words of live documents: those with a prefix, and those that are near another word.
-
-Hits of the rows that a search has found: their columns, highlights and explanations.
-
-The fragments of stored texts in which words of a query are marked.
-
-The best rows of those that were scored so far, in their order: by score, then by key.
+The parts: the words of live documents, the searched index itself, opening it at a version that may answer, highlights,
+hits, and the best of scored rows.
 """
 
 from __future__ import annotations
@@ -59,6 +52,9 @@ if TYPE_CHECKING:
     from iscp.index.model.index_definition import IndexDefinition
     from iscp.index.search.vector_search import SearchedRows
 
+
+# --- the words of live documents --------------------------------------------------------------------------------------
+# The words with a prefix, and those that are near another word.
 
 WORDS_AT_ONCE_LEAST = 32
 """Words from which on their counts are found by one pass over all words, and not each by itself."""
@@ -130,6 +126,8 @@ def _of_length(words: pa.StringArray, length: int, distance: int) -> list[str]:
     near = pc.and_(pc.greater_equal(sizes, length - distance), pc.less_equal(sizes, length + distance))
     return list(words.filter(near).to_pylist())
 
+
+# --- the searched index -----------------------------------------------------------------------------------------------
 
 _TEXT_FIELD = "text"
 
@@ -221,6 +219,9 @@ def placed_words(words: Sequence[str]) -> list[AnalysedWord]:
     return [AnalysedWord(word, place) for place, word in enumerate(words)]
 
 
+# --- opening ----------------------------------------------------------------------------------------------------------
+# A search may be answered from a version that is whole, and as new as the search needs.
+
 POLL_LEAST_S, POLL_MOST_S = 0.02, 0.1
 """Seconds after which a search that waits for a version opens the index again: at first, and at most."""
 
@@ -291,6 +292,10 @@ def _not_ready(uri: str, watermark: Watermark, min_version: int | None, waited_s
     )
 
 
+# --- highlights -------------------------------------------------------------------------------------------------------
+# The fragments of stored texts in which words of a query are marked.
+
+
 class MarkedTexts:
     """Marks what a query finds.
 
@@ -356,6 +361,10 @@ class MarkedTexts:
 def texts_of(row: Mapping[str, object], columns: Sequence[str]) -> dict[str, str | None]:
     """Return those of a row's columns that are texts."""
     return {name: value for name in columns if isinstance(value := row.get(name), str)}
+
+
+# --- hits -------------------------------------------------------------------------------------------------------------
+# Hits are made of the rows that a search has found: their columns, highlights and explanations.
 
 
 def shown_columns(searched: SearchedIndex, columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -433,6 +442,10 @@ class FoundHits:
         }
         score = score_document(self._query, document, self._searched.corpora(self._query))
         return "\n".join(filter(None, [note, score.explanation().explained()]))
+
+
+# --- the best rows ----------------------------------------------------------------------------------------------------
+# The best of the rows that were scored so far, in their order: by score, then by key.
 
 
 @dataclass(frozen=True, slots=True, order=True)

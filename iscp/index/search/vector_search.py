@@ -1,14 +1,7 @@
-"""The nearest vectors, by exact distances of candidates.
+"""Searches by vectors, and searches of an index as a whole: by words, by vectors, or by both.
 
-Rows that no segment of a vector index has are all compared: in single precision first, under a bound of its error, so
-that none is left out that may be among the nearest. The segments of an index are searched by Lance, which compares the
-vectors of the partitions that are nearest to the query: as many as a calibration found to reach the recall, or all
-where a filter keeps few rows, as these may lie in any. The numbers of the candidates are then read, and their scores
-computed in double precision: these do not depend on the index.
-
-Searches by words, by vectors, or by both, whose rankings are then fused.
-
-Vectors of queries' texts, by the embedder that made those of an index's rows.
+The parts: the search for the nearest vectors, the vectors of queries' texts, and the search by words and vectors, whose
+rankings are then fused.
 """
 
 from __future__ import annotations
@@ -53,6 +46,14 @@ if TYPE_CHECKING:
     from iscp.index.search.searched_index import SearchedIndex
     from iscp.model.api.api_requests import SearchRequest
 
+
+# --- the nearest vectors ----------------------------------------------------------------------------------------------
+# The nearest vectors are found by exact distances of candidates. Rows that no segment of a vector index has are all
+# compared: in single precision first, under a bound of its error, so that no row is left out that may be among the
+# nearest. The segments of an index are searched by Lance, which compares the vectors of the partitions that are nearest
+# to the query: as many as a calibration found to reach the recall, or all where a filter keeps few rows, as these may
+# lie in any. The numbers of the candidates are then read, and their scores computed in double precision: these do not
+# depend on the index.
 
 REFINE_WITHOUT_CALIBRATION = 40
 """How many times as many candidates as hits have their distances compared exactly, while no calibration says a number:
@@ -331,6 +332,9 @@ def matrix_scores(
     return scores
 
 
+# --- the vectors of queries -------------------------------------------------------------------------------------------
+# A query's text becomes a vector by the embedder that made the vectors of an index's rows.
+
 _FIELD_OF_BOTH = "text"
 
 
@@ -367,6 +371,8 @@ def embedded_query(text: str, name: str, fingerprint: str, embedder_of: Embedder
         )
     return tuple(map(float, embedder.embed([text])[0]))
 
+
+# --- searches by words, by vectors, or by both ------------------------------------------------------------------------
 
 FUSED_FACTOR = 4
 """Rows of each ranking that is fused, for each hit."""
