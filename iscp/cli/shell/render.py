@@ -148,7 +148,7 @@ def _name_of(row: Row) -> str:
     raise click.UsageError("-o name: the answer is of no job, node or table")
 
 
-# --- jobs -------------------------------------------------------------------------------------------------------------
+# --- jobs, and what owners have decided -------------------------------------------------------------------------------
 
 
 def lag(job: JobView) -> str:
