@@ -1,12 +1,6 @@
-"""Serves the service `Admin` as JSON over HTTP, on a port of its own, with bounded connections.
+"""The port of the gateway: the service `Admin` as JSON over HTTP, with bounded connections.
 
 Threads: one for each connection while its request is read and answered, and one that accepts.
-
-A port on which HTTP is served by a thread for each connection; those that say nothing yet are bounded.
-
-Threads: one for each connection while its request is read and answered, and one that accepts.
-
-The connections whose request has not come yet: nobody knows who they are, so they give way to each other.
 """
 
 from __future__ import annotations
@@ -30,6 +24,10 @@ from iscp.system.tls.renewing_channel import ServerContext
 from iscp.system.tls.tls_files import TlsSource, reachable, split_address
 
 log = logging.getLogger(__name__)
+
+
+# --- connections whose request has not come yet -----------------------------------------------------------------------
+# Nobody knows whose these connections are, so they give way to each other.
 
 PENDING_MAX = 256
 """Connections to the gateway whose request has not come whole, TLS included; for one more the oldest is closed."""
@@ -72,6 +70,8 @@ class PendingConnections:
             # Its thread wakes and ends it. Not SSLSocket's own, which would have that thread go on without TLS.
             socket.socket.shutdown(self._pending.pop(address), socket.SHUT_RDWR)
 
+
+# --- a port with a thread for each connection -------------------------------------------------------------------------
 
 ACCEPT_LOOK_S = 0.5
 """How often the thread that accepts checks whether it is to end."""
@@ -133,6 +133,9 @@ class BoundedListener(socketserver.ThreadingTCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Called where an exception is being handled."""
         log.info("listener.failed", extra={"setting": self._setting}, exc_info=True)
+
+
+# --- the gateway ------------------------------------------------------------------------------------------------------
 
 
 class _GatewayListener(BoundedListener):

@@ -1,18 +1,7 @@
-"""Calls of the service `Admin` as JSON: a request is read by its descriptor, goes to this node's own gRPC port, and
-its answers come back.
+"""Calls of the service `Admin` as JSON over HTTP: the requests of the gateway, the calls that they lead to, and the
+OpenAPI document.
 
-Knows no HTTP. Validation, deadlines, waits and forwarding to the owner are those of the gRPC service: there is no
-second path.
-
-The OpenAPI document of the gateway, made of the descriptors of the service `Admin`.
-
-One HTTP request of the gateway: read within bounds, answered, and the connection closed.
-
-Turns the evidence of who makes a request by HTTP into metadata of the call that it leads to.
-
-The call goes to this node's own gRPC port, where it is decided; the node is believed there by its certificate.
-
-Notices that a caller has gone while its answer is awaited, and ends the call.
+Validation, deadlines, waits and forwarding to the owner are those of the gRPC service: there is no second path.
 """
 
 from __future__ import annotations
@@ -46,6 +35,10 @@ from iscp.server.access import call_audit
 from iscp.server.access.call_audit import NAMES_MAX, TOKEN_KEY, statement
 from iscp.system.http_exchange import BoundedReader
 from iscp.system.tls.tls_files import shown_names
+
+# --- calls by JSON ----------------------------------------------------------------------------------------------------
+# A request is read by its descriptor and goes to this node's own gRPC port, and its answers come back. This part knows
+# no HTTP.
 
 CALLS_MAX = 192
 """Calls by JSON at a time; one more is refused with QUEUE_FULL."""
@@ -178,6 +171,9 @@ def _to_json(answer: Message) -> bytes:
     return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
 
 
+# --- the OpenAPI document ---------------------------------------------------------------------------------------------
+# The document is made of the descriptors of the service `Admin`.
+
 _TEXT = {"type": "string"}
 _LONG = {"type": "string", "format": "int64"}
 _INT = {"type": "integer", "format": "int32"}
@@ -278,6 +274,11 @@ def _reference(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+# --- who makes a request ----------------------------------------------------------------------------------------------
+# The evidence of who makes a request by HTTP becomes metadata of the call that the request leads to. The call goes to
+# this node's own gRPC port, where it is decided; the node is believed there by its certificate.
+
+
 def metadata_of(headers: HttpHeaders, connection: Any, client_address: tuple[Any, ...]) -> Metadata:
     """Raises NotAuthenticated for what cannot be passed on."""
     tokens = [str(value) for value in headers.get_all(TOKEN_KEY, [])]
@@ -302,12 +303,17 @@ def _names_of(connection: ssl.SSLSocket) -> frozenset[str]:
     return names
 
 
+# --- callers that go while their answer is awaited --------------------------------------------------------------------
+
 _CLOSED = getattr(select, "POLLRDHUP", 0)
 """Linux says so although there may be bytes that nobody reads; elsewhere only broken connections are noticed."""
 
 
 class CallerWatch:
-    """All connections whose answers are awaited; a ClientWatch checks them."""
+    """Notices that a caller has gone while its answer is awaited, and ends the call.
+
+    The watch has all connections whose answers are awaited; a ClientWatch checks them.
+    """
 
     def __init__(self) -> None:
         self._awaited: dict[int, Callable[[], object]] = {}
@@ -337,6 +343,8 @@ class CallerWatch:
         for each in gone:
             each()
 
+
+# --- requests by HTTP -------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -394,7 +402,10 @@ def _refused(status: HTTPStatus, message: str, remedy: str) -> RefusedError:
 
 
 class JsonRequest(BaseHTTPRequestHandler):
-    """Answers one request of a connection; the server has `calls`, `callers`, `pending`, `bounds` and `version`."""
+    """One HTTP request of the gateway: read within bounds, answered, and the connection closed.
+
+    The server has `calls`, `callers`, `pending`, `bounds` and `version`.
+    """
 
     protocol_version = "HTTP/1.1"
     server_version = "iscp"

@@ -3,10 +3,6 @@
 A message of another node whose numbers cannot be is refused here as a whole; the jobs, reports and history in it are
 refused each by itself (see Quarantine). The codec has to be quick, as ten thousand shards are dispatched within a
 second: JSON stays the text that it is.
-
-Leaves out items of another node's message that cannot be true, logs and counts them, so that the rest counts.
-
-Such an item would be sent again and again, and all that came with it would wait for ever.
 """
 
 from __future__ import annotations
@@ -55,7 +51,11 @@ V = TypeVar("V")
 
 
 class Quarantine:
-    """`count`: parts of messages that were dead-lettered."""
+    """Leaves out items of another node's message that cannot be true, logs and counts them, so that the rest counts.
+
+    Such an item would be sent again and again, and all that came with it would wait for ever. `count`: parts of
+    messages that were dead-lettered.
+    """
 
     def __init__(self) -> None:
         self.count = 0

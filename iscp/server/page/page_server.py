@@ -1,10 +1,6 @@
 """The page's HTTP server, in a thread with an event loop of its own, beside the servers of a node.
 
-Whatever happens to it, the node goes on: it shares no thread with anything else.
-
-Connections to the page, bounded in number, and in time while a request has not come, or an answer is not taken.
-
-Nobody knows whose a connection is until its request has come: until then it gives way to others, as on the other ports.
+Whatever happens to the page, the node goes on: the server shares no thread with anything else.
 """
 
 from __future__ import annotations
@@ -30,6 +26,10 @@ from iscp.server.page.page_boards import OF_A_CLUSTER, Offer
 from iscp.server.page.page_viewers import NAMES_STATE, HeldAnswers, PageClients, ViewerClients, Viewers
 from iscp.system.tls.renewing_channel import ServerContext
 from iscp.system.tls.tls_files import TlsSource, shown_names, split_address
+
+# --- connections ------------------------------------------------------------------------------------------------------
+# Connections are bounded in number, and in time while a request has not come, or an answer is not taken. Nobody knows
+# whose a connection is until its request has come: until then it gives way to others, as on the other ports.
 
 REQUEST_S = 10.0
 """Seconds that a request's head may take to come in; then the connection is closed."""
@@ -158,6 +158,8 @@ def connection_of(listener: PageListener) -> type[PageConnection]:
     """Return the class of the connections of a port."""
     return type("PortConnection", (PageConnection,), {"listener": listener})
 
+
+# --- the server -------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
