@@ -1,5 +1,5 @@
-"""Commands that work on this machine beside the nodes: `iscp log` repairs or upgrades a job log, `iscp certs` makes
-certificates, and `iscp node` runs one node until SIGTERM.
+"""Commands that work on this machine beside the nodes: `iscp log` repairs or upgrades a job log, `iscp certs` makes an
+authority and certificates for development and trials, and `iscp node` runs one node until SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The gRPC server of a node: `Admin` with health and reflection, and the services that are served at the same address.
 
 The services beside `Admin` that are defined here are those of builds, operators, feeds and searches.
-
-Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon. Calls that wait, for
-minutes perhaps, have threads of their own, as many as may wait and some more, in which those beyond are refused. Other
-services bring threads of their own.
 """
 
 # ruff: noqa: N802  (the methods have the wire's names)
@@ -112,9 +108,13 @@ class Service(Protocol):
 class AdminServer:
     """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
 
-    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which.
-    At most `max_workers` calls run at a time, and waits as `waits` says. `interceptors` see every call first. Health is
-    also served at `health_address`, if there is one.
+    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which. At most
+    `max_workers` calls run at a time, and waits as `waits` says. `interceptors` see every call first. Health is also
+    served at `health_address`, if there is one.
+
+    Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon. Calls that wait,
+    for minutes perhaps, have threads of their own, as many as may wait and some more, in which those beyond are
+    refused. Other services bring threads of their own.
     """
 
     def __init__(
