@@ -1,8 +1,6 @@
-"""A node put together: its server and its loops, with whom they speak.
+"""A node put together: its server and its loops, with whom they speak, and the process in which they run.
 
-Compose the page for browsers, whose libraries are loaded only where it is served.
-
-A node's process: Spark and the node are started, supervised, and stopped by a signal.
+The page's libraries are loaded only where the page is served.
 """
 
 from __future__ import annotations
@@ -70,6 +68,8 @@ from iscp.system.threads import collect_rarely
 from iscp.system.tls.tls_files import TlsSource
 from iscp.views.analysis.separate_analysis import SeparateAnalysis, settings_apart
 
+# --- the page for browsers --------------------------------------------------------------------------------------------
+
 
 def compose_page(foundation: Foundation, others: Server, admin_address: Callable[[], str]) -> Server:
     """Return the page's server, with which `others` start and stop; `admin_address` is known once those have started.
@@ -91,6 +91,9 @@ def compose_page(foundation: Foundation, others: Server, admin_address: Callable
         node_id=config.node_id,
     )
     return PageServer(others, admin_address, settings, foundation.clock, foundation.tls)
+
+
+# --- the node ---------------------------------------------------------------------------------------------------------
 
 
 def compose(foundation: Foundation) -> Node:
@@ -196,6 +199,9 @@ def _serve(
     others = GatewayServer(server, gateway, __version__, tls=foundation.tls) if gateway else server
     return compose_page(foundation, others, lambda: server.address) if config.page.listen else others
 
+
+# --- a node's process -------------------------------------------------------------------------------------------------
+# Spark and the node are started, supervised, and stopped by a signal.
 
 log = logging.getLogger(__name__)
 

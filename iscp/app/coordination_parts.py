@@ -1,17 +1,7 @@
-"""Compose what a node coordinates with: its owner's and its worker's loop, its lease, and its streams to other
-nodes.
+"""Composes what a node coordinates with, and what it does and answers for its cluster.
 
-Compose what leads builds, and works on them.
-
-Compose what a node does as the owner of its cluster, and what it answers then.
-
-Compose the answers to reads of what jobs maintain: searches of indexes, and pages of feeds.
-
-Compose what the nodes of a cluster share in etcd.
-
-Compose what decides who may call a node, and records who did.
-
-Compose what is measured of a node, and where its metrics go; nothing where they go nowhere.
+The parts are those that the nodes of a cluster share in etcd, access control, the loops of the owner and the worker,
+builds, reads of what jobs maintain, the services of the owner, and metrics.
 """
 
 from __future__ import annotations
@@ -102,6 +92,8 @@ from iscp.spark.jvm_launch import JvmHeap
 from iscp.system.child_process import resident_bytes
 from iscp.system.threads import THREADS
 
+# --- what the nodes of a cluster share in etcd ------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 
@@ -155,6 +147,9 @@ def check_releases(releases: Mapping[str, str], accepted: bool) -> None:
             log.warning("etcd.version", extra={"member": member, "warning": f"{found}. {RELEASE_REMEDY}"})
 
 
+# --- who may call a node, and the record of who did -------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class AccessSide:
     """The parts of access control: `interceptors` come before all others; `beside` starts before users are served, and
@@ -197,6 +192,10 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
         counters=audit.counters,
         callers=callers,
     )
+
+
+# --- loops, the lease, and streams to other nodes ---------------------------------------------------------------------
+# The loops are those of a node as owner and as worker.
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +299,10 @@ def _job_log_access(foundation: Foundation, cluster: Cluster) -> JobLogAccess:
     return JobLogAccess(open_log, log)
 
 
+# --- builds -----------------------------------------------------------------------------------------------------------
+# A node works on builds, and leads them while it is the owner.
+
+
 def compose_build_worker(
     foundation: Foundation, cluster: Cluster, ports: IterationPorts, keeper: LeaseKeeper
 ) -> BuildWorkerLoop:
@@ -338,6 +341,10 @@ def compose_builder(
     )
 
 
+# --- reads of what jobs maintain --------------------------------------------------------------------------------------
+# The reads are searches of indexes, and pages of feeds.
+
+
 def compose_search(
     foundation: Foundation, owner: OwnerLoop, catalog: Catalog, waiter: JobWaiter, places: PlaceGuard
 ) -> SearchServer:
@@ -368,6 +375,10 @@ def _library(clock: Clock, failpoints: Failpoints) -> FeedPages:
     from iscp.consumers.changefeed.feed_pages import JobFeedPages
 
     return JobFeedPages(clock, failpoints).page
+
+
+# --- services and alerts of the owner ---------------------------------------------------------------------------------
+# A node does this as the owner of its cluster, and answers it then.
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +442,10 @@ def compose_alerts(foundation: Foundation, owner: OwnerLoop, nodes: NodeClients)
     settings = AlertSettings(foundation.config.cluster, notify.late_after_s)
     views = JobViews(owner, nodes, foundation.kinds.kind, clock)
     return AlertWatch(owner, views, senders, settings, clock, foundation.on_broken)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+# This part composes what is measured of a node, and where its metrics go; nothing where they go nowhere.
 
 
 @dataclass(frozen=True, slots=True)

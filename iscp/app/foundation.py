@@ -1,8 +1,5 @@
-"""Compose what all parts of a node are built on, and its meter, which measures or does nothing.
-
-Compose what emits events of OpenLineage.
-
-Compose what records traces.
+"""Composes what all parts of a node are built on: its foundation, its meter, what emits its events of OpenLineage, and
+what records its traces.
 """
 
 from __future__ import annotations
@@ -51,6 +48,10 @@ if TYPE_CHECKING:
 
     from iscp.cluster.node import Closes
     from iscp.notices.open_telemetry import OtelTracer
+
+
+# --- the foundation and the meter -------------------------------------------------------------------------------------
+# The meter measures, or does nothing.
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +157,8 @@ def node_meter(config: NodeConfig, version: str, clock: Clock) -> Meter:
     )
 
 
+# --- events of OpenLineage --------------------------------------------------------------------------------------------
+
 EVENTS_WAITING_MAX = 10_000
 """Events that wait for their receiver; one more is dropped, and counted."""
 
@@ -237,6 +240,8 @@ def send_runs(receive: Receive, describe: DescribeTables, emitter: EventEmitter,
             log.info("lineage.not_made", extra={"job_id": run.row.job_id, "error": error_text(error)})
     return len(runs) - len(events) + receive(events)
 
+
+# --- traces -----------------------------------------------------------------------------------------------------------
 
 CLOSE_WAIT_S = 3.0
 """Seconds that a stopping node waits for the receiver of its last spans; then they are dropped, and counted."""

@@ -1,8 +1,6 @@
-"""Compose what runs jobs in this process, without a node: no etcd, no job log, no port.
+"""Composes what runs jobs in this process, without a node: no etcd, no job log, no port.
 
-The settings of a process that runs jobs without a node: those of a node, as far as they concern jobs.
-
-Compose the Spark of a process without a node: one that starts once it is needed.
+The settings of such a process are those of a node, as far as they concern jobs. Its Spark starts once it is needed.
 """
 
 from __future__ import annotations
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
     from iscp.standalone.local_watch import LocalWatch
 
 
+# --- settings ---------------------------------------------------------------------------------------------------------
+
 NODE_ID = "run"
 """The name that such a process goes by, as settings want one."""
 
@@ -78,6 +78,9 @@ def local_settings(
     return check_files(load_settings(file, {**environ, **_NOT_HERE}), environ)
 
 
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+
 class LocalSpark:
     """Starts Spark in a temporary directory, and removes that at the end."""
 
@@ -101,6 +104,9 @@ class LocalSpark:
     def close(self) -> None:
         """Remove what Spark has left, once it has stopped."""
         self._closing.close()
+
+
+# --- the engine -------------------------------------------------------------------------------------------------------
 
 
 class LocalEngine:

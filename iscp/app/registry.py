@@ -1,13 +1,5 @@
-"""Finds the kinds of consumer: the entry points of the group `iscp.consumers`.
-
-iscp's own are always there. Code behind anybody else's entry point runs inside the node, with all that it may do: it
-has to be named in the configuration (`consumers.allow`).
-
-Finds triggers of the users' own: the entry points of the group `iscp.triggers` that the configuration allows.
-
-Compose what a process has for its indexes, and what carries searches of them out.
-
-Compose the embedders of a node.
+"""Finds code by its entry points, and composes what indexes need: kinds of consumers, triggers of the users' own, and
+embedders with the searches that use them.
 """
 
 from __future__ import annotations
@@ -56,6 +48,9 @@ if TYPE_CHECKING:
     from iscp.model.api.api_requests import SearchAnswer, SearchRequest
 
 
+# --- embedders --------------------------------------------------------------------------------------------------------
+
+
 def embedding_services(config: NodeConfig, clock: Clock) -> EmbeddingServices:
     """Return the embedders that jobs of this node may name; none is made yet."""
     registry = EmbedderRegistry(config.embedding.allow, config.embedders)
@@ -85,6 +80,9 @@ def embedder_key_faults(config: NodeConfig) -> Iterator[SettingFault]:
                 read_key(each.key_file, f"embedders.{name}.key_file")
             except ConfigurationError as error:
                 yield SettingFault.from_error(error)
+
+
+# --- indexes, and searches of them ------------------------------------------------------------------------------------
 
 
 def index_services(config: NodeConfig, clock: Clock, failpoints: Failpoints, *, awaited: bool = False) -> IndexServices:
@@ -137,6 +135,11 @@ class QueryVectors:
             raise InvalidRequest(f"cannot be embedded: {why}", field="text", remedy="Search for another text")
         return embedded.vectors
 
+
+# --- kinds of consumers -----------------------------------------------------------------------------------------------
+# The kinds are the entry points of the group `iscp.consumers`. iscp's own are always there. Code behind anybody else's
+# entry point runs inside the node, with all that it may do: it has to be named in the configuration
+# (`consumers.allow`).
 
 GROUP = "iscp.consumers"
 _OURS = "iscp.consumers."
@@ -250,6 +253,9 @@ def _unusable(entry: EntryPoint, why: str) -> InvalidRequest:
         code=ErrorCode.CONSUMER_BROKEN,
     )
 
+
+# --- triggers of the users' own ---------------------------------------------------------------------------------------
+# The triggers are the entry points of the group `iscp.triggers` that the configuration allows.
 
 TRIGGER_GROUP = "iscp.triggers"
 

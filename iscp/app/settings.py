@@ -1,11 +1,8 @@
-"""Read a node's configuration: one TOML file, and `ISCP_*` variables, which win over it.
+"""Read a node's configuration: one TOML file, and `ISCP_*` variables, which win over it; and make Spark's settings of
+it.
 
 A variable's name is the setting's path in capitals, with two underscores for the dot: `ISCP_ETCD__LEASE_TTL_S`. This
 module decides how values are written in files and variables; `iscp.model.settings.config` decides what is valid.
-
-Names of environment variables: which of those that begin with ISCP_ are settings.
-
-Make the settings of Spark from those of a node.
 """
 
 from __future__ import annotations
@@ -140,6 +137,7 @@ def _read_table(table: Mapping[str, Any], parent: str, known: Mapping[str, Setti
 
 
 def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], reading: _Reading) -> None:
+    """Read the variables that begin with ISCP_, but for those that are known to be no settings."""
     by_name = {setting_variable(path): setting for path, setting in known.items()}
     for name in sorted(environ):
         if not name.startswith(VARIABLE_PREFIX) or name in NOT_SETTINGS:
@@ -231,6 +229,7 @@ def _error(found: list[SettingFault]) -> ConfigurationError:
 
 
 def spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
+    """Return the settings of Spark, made from those of a node."""
     catalog = {f"spark.sql.catalog.{name}": value for name, value in config.catalog.items()}
     return SparkSettings(
         work_dir=work_dir,

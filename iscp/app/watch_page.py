@@ -1,8 +1,6 @@
-"""Compose the page on which a watch is seen, whose libraries are loaded only where it is wanted.
+"""Composes a watch, a schedule of jobs in a process that has no node, and the page on which it is seen.
 
-The page's calls, answered from what a watch knows of its jobs: there is no cluster to call.
-
-Compose a node's schedule for a process that has no node.
+The page's libraries are loaded only where the page is wanted.
 """
 
 from __future__ import annotations
@@ -47,6 +45,8 @@ from iscp.server.page.page_viewers import Viewer, ViewerClient, ViewerClients
 from iscp.spark.deferred_spark import SparkAccess
 from iscp.standalone.local_run import JobRegistrar, RequestedJob
 from iscp.standalone.local_watch import SparkNeeds, WatchedJobs, WatchPage, WatchParts, watched_builds
+
+# --- the page of a watch ----------------------------------------------------------------------------------------------
 
 OPTION = "--page"
 """The option by which a page is wanted, whose faults are called so."""
@@ -109,6 +109,9 @@ def open_page(
         raise ConfigurationError(error.message, field=OPTION, remedy=error.remedy) from error
     return WatchPage(server, server.address, shown, retention, searches)
 
+
+# --- the page's calls -------------------------------------------------------------------------------------------------
+# The calls are answered from what a watch knows of its jobs: there is no cluster to call.
 
 LEFT_OUT_ROWS = 20
 """Rows that a job leaves out which are read of its target."""
@@ -210,6 +213,9 @@ class WatchClients(ViewerClients):
     def close(self) -> None:
         """There is no connection to close."""
 
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+# A node's schedule is composed for a process that has no node.
 
 log = logging.getLogger(__name__)
 

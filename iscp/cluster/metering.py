@@ -1,18 +1,7 @@
-"""Read what the owner knows of its cluster, for whoever collects metrics; other nodes say that they are not the owner.
+"""Measurements of a node and its cluster, for whoever collects metrics.
 
-Lags are those that `job status` shows.
-
-Read what a node counts of itself, for the owner's `status` and for whoever collects metrics.
-
-Records what iterations took and wrote, around whoever runs them.
-
-Records what the schedule alone knows of an iteration: how long it waited, and whether it was a retry.
-
-Records how long searches take, around whoever answers them.
-
-At the owner: reads figures of jobs' targets now and then, on a thread of its own, for whoever collects metrics.
-
-Collecting metrics touches no storage, which may hang.
+The module records iterations, the history of jobs and searches around whoever carries them out, and reads figures of
+targets, what the owner knows of its cluster, and what a node counts of itself.
 """
 
 from __future__ import annotations
@@ -63,6 +52,9 @@ from iscp.ports.engine import HeapSize, IterationRunner
 from iscp.ports.system import Clock, Guard, Meter, Threads
 from iscp.schedule.lag import lag_of
 from iscp.system.threads import THREADS, PacedThread
+
+# --- iterations -------------------------------------------------------------------------------------------------------
+# What iterations took and wrote is recorded around whoever runs them.
 
 UNKNOWN = "unknown"
 """The kind of a job whose spec cannot be read."""
@@ -137,8 +129,14 @@ def _error_name(code: int) -> str:
     return _ERROR_NAMES.get(code, ErrorCode.INTERNAL.name)
 
 
+# --- the history of jobs ----------------------------------------------------------------------------------------------
+
+
 class HistoryMeter:
-    """Reads the history that a node reports. An iteration counts once for each of its jobs."""
+    """Records what the schedule alone knows of an iteration: how long it waited, and whether it was a retry.
+
+    Reads the history that a node reports. An iteration counts once for each of its jobs.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -148,6 +146,10 @@ class HistoryMeter:
             if entry.usage is not None:
                 self._meter.record(ITERATION_WAIT, entry.usage.wait_s, {})
                 self._meter.record(ITERATION_RETRIES, 1 if entry.usage.retries else 0, {})
+
+
+# --- searches ---------------------------------------------------------------------------------------------------------
+# The time that searches take is recorded around whoever answers them.
 
 
 class MeteredSearch:
@@ -171,6 +173,8 @@ class MeteredSearch:
     def close(self) -> None:
         self._service.close()
 
+
+# --- figures of jobs' targets -----------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +227,11 @@ def _read_cursors(row: JobRow, reads: TargetReads, lags: Callable[[str], dict[st
 
 
 class FigureSampler:
-    """Reads every `every_s` at most, one target after another."""
+    """At the owner: reads figures of jobs' targets now and then, on a thread of its own, for whoever collects metrics.
+
+    Collecting metrics touches no storage, which may hang. The sampler reads every `every_s` at most, one target after
+    another.
+    """
 
     def __init__(
         self,
@@ -284,6 +292,9 @@ def _rows_of(kinds: Collection[str]) -> Callable[[JobBook], list[JobRow]]:
     return read
 
 
+# --- the cluster, as its owner knows it -------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class _OwnedCluster:
     """An `_OwnedCluster` is what the owner's loop knows at one moment."""
@@ -296,7 +307,10 @@ class _OwnedCluster:
 
 
 class OwnerReadings:
-    """The readings of a node as the owner. `named_max`: jobs that metrics name. `builds` reads those of the term."""
+    """The readings of a node as the owner; other nodes say that they are not the owner.
+
+    Lags are those that `job status` shows. `named_max`: jobs that metrics name. `builds` reads those of the term.
+    """
 
     def __init__(
         self,
@@ -399,6 +413,10 @@ def _count_jobs(book: JobBook) -> dict[tuple[JobState, Reason], int]:
 
 def _left(build: JobBuild) -> float:
     return 1.0 - share_done(build.tasks) if build.stage is BuildStage.BUILDING else 0.0
+
+
+# --- what a node counts of itself -------------------------------------------------------------------------------------
+# The counts are for the owner's `status` and for whoever collects metrics.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,4 @@
-"""One node: starts its parts in the order in which they need each other, and stops them in the opposite one.
-
-A node that is not alone hands over first: others run what it ran before it is gone.
-
-The node's right to write: its registration in etcd, watched and renewed for as long as the node lives.
-
-A lease that lapses stops the work at once; when etcd answers again the node goes on, under the same registration if
-it survived, otherwise under a new one with a new epoch.
-"""
+"""One node: the order in which its parts start and stop, and its right to write."""
 
 from __future__ import annotations
 
@@ -35,6 +27,8 @@ from iscp.schedule.executor import Executor
 from iscp.schedule.maintenance import Maintenance
 from iscp.schedule.scheduler import Scheduler
 
+# --- the node's right to write ----------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 LAPSED_POLL_S = 0.2
@@ -45,7 +39,12 @@ CLOSE_WAIT_S = 10.0
 
 
 class LeaseKeeper:
-    """Registers and keeps registered. Callbacks come from its threads and must return soon."""
+    """The node's right to write: its registration in etcd, watched and renewed for as long as the node lives.
+
+    A lease that lapses stops the work at once; when etcd answers again the node goes on, under the same registration if
+    it survived, otherwise under a new one with a new epoch. Callbacks come from the keeper's threads and must return
+    soon.
+    """
 
     def __init__(
         self,
@@ -163,6 +162,8 @@ class LeaseKeeper:
             return
 
 
+# --- the node ---------------------------------------------------------------------------------------------------------
+
 READY_WAIT_S = 60.0
 """Seconds that a node may take from its start until an owner has synced it; then the start fails."""
 
@@ -223,7 +224,11 @@ class NodeParts:
 
 
 class Node:
-    """Ready when it has started: it is registered, an owner knows what it runs, and users are served."""
+    """One node: starts its parts in the order in which they need each other, and stops them in the opposite one.
+
+    The node is ready when it has started: it is registered, an owner knows what it runs, and users are served. A node
+    that is not alone hands over before it stops: others run what it ran before it is gone.
+    """
 
     def __init__(
         self,

@@ -1,19 +1,5 @@
-"""Pages of the feeds that jobs write, read by whichever node is called (port FeedReading).
-
-A caller names a job, and never a place: what is read is the job's target, after the owner has said that there is such a
-job. The caller keeps the cursor.
-
-Searches of indexes, answered by who knows whose target an index is (port Searching): the owner, or a run.
-
-In a cluster a search goes to the owner as other calls do. Whoever needs more searches than one node can carry out reads
-the index by the library, which needs no node.
-
-Finds out for how long the sources of jobs that lag retain what these have yet to read.
-
-What a job has not read when VACUUM removes files, or the log is cleaned, can be had from all rows alone. So users are
-to see it before, while the job can still be repaired or the retention raised.
-
-Lets go of what sources hold for a job, once it is dropped, or registered again without that.
+"""Services around what jobs maintain and read: pages of feeds, searches of indexes, the retention of sources, and the
+release of what sources hold.
 """
 
 from __future__ import annotations
@@ -56,6 +42,11 @@ from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.source import Catalog, RetentionHold
 from iscp.ports.system import Clock, Threads
 from iscp.system.threads import THREADS, PacedThread
+
+# --- pages of feeds ---------------------------------------------------------------------------------------------------
+# The pages of the feeds that jobs write are read by whichever node is called (port FeedReading). A caller names a job,
+# and never a place: what is read is the job's target, after the owner has said that there is such a job. The caller
+# keeps the cursor.
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +156,11 @@ def _behind(error: CursorBehind) -> CursorBehind:
     )
 
 
+# --- searches of indexes ----------------------------------------------------------------------------------------------
+# A search is answered by who knows whose target an index is (port Searching): the owner, or a run. In a cluster a
+# search goes to the owner as other calls do. Whoever needs more searches than one node can carry out reads the index by
+# the library, which needs no node.
+
 VersionWait = Callable[[JobRow, int, float, Callable[[], bool]], object]
 """Return once the job has applied this version of its table, within so many seconds, as long as somebody waits.
 
@@ -262,6 +258,11 @@ def _jobs_at(book: JobBook, place: str) -> list[JobRow]:
     return [row for row in rows if row is not None]
 
 
+# --- the retention of sources -----------------------------------------------------------------------------------------
+# The watch finds out for how long the sources of jobs that lag retain what these have yet to read. What a job has not
+# read when VACUUM removes files, or the log is cleaned, can be had from all rows alone. So users are to see it before,
+# while the job can still be repaired or the retention raised.
+
 EVERY_S = 60.0
 """Seconds between two turns, at least."""
 
@@ -339,11 +340,15 @@ class RetentionWatch:
             found[uri] = known_s
 
 
+# --- the release of sources -------------------------------------------------------------------------------------------
+
 RELEASES = TurnBounds(node_max=64, account_max=16, timeout_s=60.0, waits=False)
 """Bounds of the commits by which sources let go, each of which has a thread of a call meanwhile."""
 
 
 class SourceReleases:
+    """Lets go of what sources hold for a job, once it is dropped, or registered again without that."""
+
     def __init__(self, holds: RetentionHold, kinds: Callable[[str], ConsumerKind]) -> None:
         self._holds = holds
         self._kinds = kinds

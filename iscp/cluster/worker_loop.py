@@ -1,8 +1,5 @@
-"""The worker's side of a node: drives the worker machine, between the owner and the scheduler.
-
-The owner's calls to a node, answered by this one.
-
-Have callers wait who have requested a comparison, until the node that runs the table has answered.
+"""The worker's side of a node: the loop that drives the worker machine, between the owner and the scheduler, and the
+answers to the owner's calls.
 """
 
 from __future__ import annotations
@@ -50,6 +47,8 @@ from iscp.schedule.maintenance import Maintenance
 from iscp.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn, WorkerNews
 from iscp.schedule.scheduler import Scheduler
 from iscp.system.inbox import Inbox, Subscriptions, Turns
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
@@ -209,13 +208,17 @@ class WorkerLoop:
         self._inbox.post(ElectionChecked(leader))
 
 
+# --- comparisons ------------------------------------------------------------------------------------------------------
+
 ALIVE_LOOK_S = 1.0
 """Pause between two checks whether the caller of a comparison is still there."""
 
 
 class VerifyDesk:
-    """`send` brings an event to the scheduler of the node that runs the shard, and never waits; what that answers
-    comes back through `answer`, on any thread.
+    """Has callers wait who have requested a comparison, until the node that runs the table has answered.
+
+    `send` brings an event to the scheduler of the node that runs the shard, and never waits; what that answers comes
+    back through `answer`, on any thread.
     """
 
     def __init__(self, send: Callable[[VerifyRequested | VerifyWithdrawn], None], clock: Clock) -> None:
@@ -273,8 +276,11 @@ class VerifyDesk:
                 raise Unavailable("the comparison was given up: the node stops, or the caller is gone")
 
 
+# --- the owner's calls ------------------------------------------------------------------------------------------------
+
+
 class LocalCalls:
-    """The port `NodeCalls` on this node's scheduler.
+    """The port `NodeCalls` on this node's scheduler: the owner's calls to a node, answered by this one.
 
     `former_events` gives what it retains of all terms but the given ones, `counts` what the node's parts count.
     """

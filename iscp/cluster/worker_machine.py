@@ -1,15 +1,13 @@
 """A node's side of the protocol: which owner to obey, what to run, what to report.
 
-Decides which shards the engine takes in and gives up, and when a report may be forgotten. Knows nothing of
-clocks, channels, Spark or etcd. Rules:
+Decides which shards the engine takes in and gives up, and when a report may be forgotten. Knows nothing of clocks,
+channels, Spark or etcd. Rules:
 
 - An owner is obeyed only after the election key has confirmed its Announce; from then on no lower owner_rev is.
 - For each shard the newest table_epoch wins, also over operations that are delayed until after a removal.
 - A shard counts as removed only when its work has stopped and its last reports are recorded at the owner.
 - What ends without an order of the owner is reported by a new Sync.
 - Without a confirmed lease nothing is started.
-
-The shards that a node has, by the owner's orders and the engine's word, and the fences of those that it had.
 """
 
 from __future__ import annotations
@@ -57,6 +55,9 @@ from iscp.model.protocol.messages import (
 from iscp.model.values.ids import WIRE_FORMAT, Leader, ShardId, TableEpoch, understands
 from iscp.model.values.state_table import StateTable
 from iscp.schedule.reports import HISTORY_MAX, CheckpointPace, Outbox, SyncRepeater
+
+# --- shards that a node has, and the fences of those that it had ------------------------------------------------------
+# A node has shards by the owner's orders and the engine's word.
 
 FENCES_MAX = 10_000
 """Removed shards whose last table_epoch a node remembers one by one; beyond them one floor stands for the oldest."""
@@ -127,6 +128,9 @@ class ShardFences(OrderedDict[ShardId, TableEpoch]):
     def refuses(self, shard: ShardId, table_epoch: TableEpoch) -> bool:
         """Return whether a dispatch is from before the shard's removal."""
         return table_epoch <= max(self.floor, self.get(shard, NEVER))
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
 
 
 class WorkerMachine:

@@ -1,18 +1,7 @@
 """The connections to etcd's endpoints: which one is used, tokens, and what is tried again.
 
-Calls that may be repeated without harm (reads, keep-alives, grants) go from endpoint to endpoint until their deadline.
-A write is repeated only where the server cannot have seen it; otherwise it ends as EtcdOutcomeUnknown.
-
-Translates etcd's errors: gRPC's do not leave this package.
-
-The line that matters is whether a write may have happened. `EtcdUnavailable` and `EtcdRefusedError`: it has not.
-`EtcdOutcomeUnknown`: it may have, or may yet; the caller has to read before it repeats it.
-
-etcd's messages, built from a descriptor set in a pool of their own.
-
-Generated modules would register in protobuf's default pool, where a second copy of etcd's messages in the same
-interpreter (any other client) clashes: `duplicate symbol mvccpb.KeyValue`. The set is compiled from proto/etcd by
-`scripts/generate-etcd`. Nothing outside this package sees these dynamically typed messages.
+The module also has etcd's messages, which nothing outside this package sees, and its errors: those of gRPC do not leave
+this package.
 """
 
 from __future__ import annotations
@@ -41,6 +30,12 @@ from iscp.ports.system import Clock
 from iscp.system.child_process import OwnProcess
 from iscp.system.tls.renewing_channel import REFUSED_REMEDY, handshake_fault, may_be_refused, secure_channel
 from iscp.system.tls.tls_files import CertificateWatch, Tls, TlsSource
+
+# --- etcd's messages --------------------------------------------------------------------------------------------------
+# The messages are built from a descriptor set in a pool of their own. Generated modules would register in protobuf's
+# default pool, where a second copy of etcd's messages in the same interpreter (any other client) clashes: `duplicate
+# symbol mvccpb.KeyValue`. The set is compiled from proto/etcd by `scripts/generate-etcd`. Nothing outside this package
+# sees these dynamically typed messages.
 
 _PACKAGE = "etcdserverpb"
 
@@ -112,6 +107,11 @@ ANSWERS: dict[str, Any] = {
 
 def path(service: str, method: str) -> str:
     return f"/{_PACKAGE}.{service}/{method}"
+
+
+# --- etcd's errors ----------------------------------------------------------------------------------------------------
+# The line that matters is whether a write may have happened. `EtcdUnavailable` and `EtcdRefusedError`: it has not.
+# `EtcdOutcomeUnknown`: it may have, or may yet; the caller has to read before the write is repeated.
 
 
 class EtcdUnavailable(Unavailable):
@@ -218,6 +218,10 @@ def _refusal(code: Any, text: str) -> IscpError:
         return EtcdLeaseGoneError(text)
     return EtcdRefusedError(text)
 
+
+# --- connections ------------------------------------------------------------------------------------------------------
+# Calls that may be repeated without harm (reads, keep-alives, grants) go from endpoint to endpoint until their
+# deadline. A write is repeated only where the server cannot have seen it; otherwise it ends as EtcdOutcomeUnknown.
 
 log = logging.getLogger(__name__)
 

@@ -1,24 +1,6 @@
-"""The keys in etcd, below one prefix, and how members are written there (docs/etcd-keys.md).
+"""The values that are written to etcd and read from it, and the layout of the keys of a cluster (docs/etcd-keys.md).
 
-nodes/<node_id>               a registered node, on its lease
-epochs/<node_id>              the last epoch given to a life of this node
-election/owner/<lease id>     a candidate for owner, on its lease; the oldest one leads
-revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that outlasts that
-deaths/<node_id>              of which jobs' work that node's process has died
-overrides/<kind>/<name>       what operators have ordered: `cordon` and `drain` of a node, `pin` of a shard
-checkpoint                    the global checkpoint
-joblog                        the last version of the job log that is known to be written
-joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease
-builds/…                      what is still to be built of first snapshots (iscp.etcd.watched_keys)
-access/…                      tokens of clients (iscp.etcd.watched_keys)
-changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
-                              a writer in a lock queue of a changefeed's shard, on its lease; the oldest has the lock
-changefeed/<feed>/<shard>/incidents
-                              how many locks of the shard were given up
-changefeed/<feed>/cursors/<name>
-                              how far a reader of the changefeed has come
-
-Values for what is written to etcd and read from it.
+The module also has how a member's record is written.
 """
 
 from __future__ import annotations
@@ -34,6 +16,8 @@ from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.ids import NodeRecord
 from iscp.model.values.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
 from iscp.system.tls.tls_files import TlsFiles, etcd_files
+
+# --- values -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +219,8 @@ def key_text(key: bytes) -> str:
     return key.decode("utf-8", "surrogateescape")
 
 
+# --- keys, and the records of members ---------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 FORMAT = 1
@@ -247,7 +233,28 @@ CURSORS = "cursors"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The layout below `prefix`, which separates clusters that share an etcd; a `/` at its end is immaterial."""
+    """The layout below `prefix`, which separates clusters that share an etcd; a `/` at its end is immaterial.
+
+    nodes/<node_id>               a registered node, on its lease
+    epochs/<node_id>              the last epoch given to a life of this node
+    election/owner/<lease id>     a candidate for owner, on its lease; the oldest one leads
+    revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that
+                                  outlasts that
+    deaths/<node_id>              of which jobs' work that node's process has died
+    overrides/<kind>/<name>       what operators have ordered: `cordon` and `drain` of a node, `pin` of a shard
+    checkpoint                    the global checkpoint
+    joblog                        the last version of the job log that is known to be written
+    joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease
+    builds/…                      what is still to be built of first snapshots (iscp.etcd.watched_keys)
+    access/…                      tokens of clients (iscp.etcd.watched_keys)
+    changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
+                                  a writer in a lock queue of a changefeed's shard, on its lease; the oldest has
+                                  the lock
+    changefeed/<feed>/<shard>/incidents
+                                  how many locks of the shard were given up
+    changefeed/<feed>/cursors/<name>
+                                  how far a reader of the changefeed has come
+    """
 
     prefix: str = DEFAULT_PREFIX
 

@@ -1,16 +1,5 @@
-"""The members of the cluster: keys on leases, read as sorted snapshots.
-
-A name belongs to whoever has created its key; it is free again when that lease has ended. A node that died and comes
-back within its TTL meets the key of its former life, which nothing renews: it waits for that to run out. A key that
-is being renewed belongs to another live node, and its name is refused.
-
-The members of the cluster, followed in etcd: records of nodes as snapshots, each at its moment.
-
-A lease that is renewed, and the time until which it is known to be held.
-
-The server counts from when it handled a renewal, the client from when it sent it, which is earlier: what the client
-believes ends before what the server does, whatever the network. The clock must not stand still while the machine sleeps
-longer than the margin (CLOCK_BOOTTIME on Linux, where machines are suspended).
+"""The members of the cluster in etcd: keys on leases, which are renewed, followed as snapshots, and registered under a
+name.
 """
 
 from __future__ import annotations
@@ -41,6 +30,8 @@ from iscp.model.values.ids import NODES_MAX, Moment, NodeRecord
 from iscp.model.values.untrusted_values import error_text, exact_int, printable
 from iscp.ports.system import Clock, Threads
 
+# --- leases -----------------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
@@ -54,12 +45,16 @@ LEASE_CLOSE_WAIT_S = 10.0
 
 
 class EtcdLease:
-    """Renews itself in a thread of its own until closed or gone.
+    """A lease that is renewed, and the time until which it is known to be held.
 
-    `on_lapsed` is called once each time when it can no longer be confirmed (no answer for TTL - margin, or the
-    server says that it is gone), `on_gone` once, when the server says so: it never comes back then. Between the two a
-    renewal may still succeed, and the lease holds as if nothing had been: its keys were there all the time.
-    Both come from the renewing thread and must return soon.
+    The server counts from when it handled a renewal, the client from when it sent it, which is earlier: what the client
+    believes ends before what the server does, whatever the network. The clock must not stand still while the machine
+    sleeps longer than the margin (CLOCK_BOOTTIME on Linux, where machines are suspended).
+
+    The lease renews itself in a thread of its own until closed or gone. `on_lapsed` is called once each time when it
+    can no longer be confirmed (no answer for TTL - margin, or the server says that it is gone), `on_gone` once, when
+    the server says so: it never comes back then. Between the two a renewal may still succeed, and the lease holds as if
+    nothing had been: its keys were there all the time. Both come from the renewing thread and must return soon.
     """
 
     def __init__(
@@ -192,6 +187,9 @@ class EtcdLease:
         except Exception:
             log.exception("etcd.lease.callback_failed", extra={"lease": self._lease_id})
 
+
+# --- members, followed as snapshots -----------------------------------------------------------------------------------
+# A snapshot has the records of the nodes, sorted, as of a moment of etcd.
 
 REDELIVER_PAUSE_S = 0.5
 """Pause before a list of members that could not be delivered is delivered again."""
@@ -407,6 +405,8 @@ class MemberWatch:
             self._delivered = None
 
 
+# --- registration -----------------------------------------------------------------------------------------------------
+
 NAME_POLL_S = 0.1
 """Pause between two checks whether a node's former process is gone."""
 
@@ -427,7 +427,12 @@ much longer.
 
 
 class EtcdMembership:
-    """The port `Membership` on etcd. One registration at a time."""
+    """The port `Membership` on etcd. One registration at a time.
+
+    A name belongs to whoever has created its key; it is free again when that lease has ended. A node that died and
+    comes back within its TTL meets the key of its former life, which nothing renews: it waits for that to run out. A
+    key that is being renewed belongs to another live node, and its name is refused.
+    """
 
     def __init__(
         self,

@@ -1,21 +1,5 @@
-"""The deaths of nodes' processes in etcd, so that a job that ends one node's process does not end each in turn.
-
-Each node writes what it has seen into one key of its own, without a lease: its deaths outlast its process.
-
-Marks in etcd about the job log: up to which version it was written, and why the owner cannot begin with it.
-
-Either shows the other's loss: the log of etcd's, which goes on from nothing, and etcd of the log's.
-
-The global checkpoint in etcd: written by the owner alone, and not often.
-
-The overrides of operators for nodes and shards: a key for each, which only the owner writes.
-
-One owner at a time: campaigns on the client's side.
-
-etcd's own Campaign call can report success to a waiter whose lease has ended. So each candidate creates a key on a
-lease of its own, waits for the deletion of the one created before it, and then reads again whether its own key is
-still there and the oldest (the recipe of etcd's `concurrency` package, with that last read). The key's create
-revision is the fence of the term: a write that compares it fails once the key is gone, however late it comes.
+"""The election of the owner in etcd, and the ports whose state lies in keys there: deaths of nodes' processes, marks
+about the job log, the global checkpoint, and the overrides of operators.
 """
 
 from __future__ import annotations
@@ -45,6 +29,13 @@ from iscp.model.values.ids import Leader, ShardId, parse_shard
 from iscp.model.values.ring import Overrides
 from iscp.model.values.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
 from iscp.ports.system import Clock, Threads
+
+# --- the election -----------------------------------------------------------------------------------------------------
+# One owner leads at a time: candidates campaign on the client's side. etcd's own Campaign call can report success to a
+# waiter whose lease has ended. So each candidate creates a key on a lease of its own, waits for the deletion of the one
+# created before it, and then reads again whether its own key is still there and the oldest (the recipe of etcd's
+# `concurrency` package, with that last read). The key's create revision is the fencing token of the term: a write that
+# compares it fails once the key is gone, however late it comes.
 
 log = logging.getLogger(__name__)
 
@@ -232,6 +223,8 @@ def _oldest(listing: Listing) -> KeyValue | None:
     return min(listing.items, key=lambda kv: kv.create_revision, default=None)
 
 
+# --- deaths of nodes' processes ---------------------------------------------------------------------------------------
+
 JOBS_SHARED_MAX = 100
 """Jobs whose deaths a node shares; of more those whose last one is the longest ago are left out."""
 
@@ -239,7 +232,11 @@ _FORMAT = 1
 
 
 class EtcdDeathBoard:
-    """The port `DeathBoard` on etcd, between `start` and `close`."""
+    """The port `DeathBoard` on etcd, between `start` and `close`.
+
+    The deaths are shared so that a job that ends one node's process does not end each in turn. Each node writes what it
+    has seen into one key of its own, without a lease: its deaths outlast its process.
+    """
 
     def __init__(self, client: EtcdClient, keys: Keys, node_id: str, threads: Threads) -> None:
         self._client = client
@@ -326,11 +323,16 @@ def _deaths(fields: Mapping[str, object]) -> Deaths:
     )
 
 
+# --- marks about the job log ------------------------------------------------------------------------------------------
+
 FORMAT = 1
 
 
 class EtcdLogMarks:
-    """The port `LogMarks` on etcd."""
+    """The port `LogMarks` on etcd: up to which version the log was written, and why the owner cannot begin with it.
+
+    Either shows the other's loss: the log of etcd's, which goes on from nothing, and etcd of the log's.
+    """
 
     def __init__(self, client: EtcdClient, election: EtcdElection, keys: Keys) -> None:
         self._client = client
@@ -381,8 +383,11 @@ class EtcdLogMarks:
         self._election.write_fenced(leader, Put(key, json.dumps(fields).encode(), self._election.lease_id))
 
 
+# --- the global checkpoint --------------------------------------------------------------------------------------------
+
+
 class EtcdCheckpoint:
-    """The port `CheckpointStore` on etcd."""
+    """The port `CheckpointStore` on etcd: the checkpoint is written by the owner alone, and not often."""
 
     def __init__(self, client: EtcdClient, election: EtcdElection, keys: Keys) -> None:
         self._client = client
@@ -401,6 +406,8 @@ class EtcdCheckpoint:
         self._election.write_fenced(leader, Put(self._key, repr(at_s).encode()))
 
 
+# --- overrides of operators -------------------------------------------------------------------------------------------
+
 CORDON, DRAIN, PIN = "cordon", "drain", "pin"
 WRITES_AT_ONCE_MAX = 100
 """Operators' overrides written in one transaction, as etcd refuses more than 128 operations; the others follow in
@@ -409,7 +416,7 @@ further ones.
 
 
 class EtcdOverrides:
-    """The port `OverrideStore` on etcd."""
+    """The port `OverrideStore` on etcd: a key for each override of a node or shard, which only the owner writes."""
 
     def __init__(self, client: EtcdClient, election: EtcdElection, keys: Keys) -> None:
         self._client = client

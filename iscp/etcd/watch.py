@@ -1,18 +1,4 @@
-"""A watch that outlives its connection: no event is lost, none comes twice.
-
-The watch resumes after the last event it *delivered*. The revision in a response's header does not serve for that: it
-is the store's, which may be ahead of the events sent so far; nor do progress notices (etcd#15220 sent them too early).
-So a watch on which little happens can be found compacted after a restart though it missed nothing: it then yields
-Compacted, and the consumer lists again, which is right at any time.
-
-There is neither a queue nor a thread: the one who iterates pulls from the stream, whose flow control slows the server
-down, and etcd stores what a slow watcher has not taken.
-
-That a server loses no event is promised, and has been broken (etcd#18089). So a watch ends by itself after a while, and
-the consumer reads again what it follows: what was lost is missing until then, and no longer.
-
-All keys below a prefix, followed on one thread: read once, and then each change.
-"""
+"""Watches of keys in etcd: one that outlives its connection, and one that follows all keys below a prefix."""
 
 from __future__ import annotations
 
@@ -52,6 +38,18 @@ from iscp.etcd.keys import (
 )
 from iscp.model.values.errors import IscpError
 from iscp.ports.system import Clock, Threads
+
+# --- a watch that outlives its connection -----------------------------------------------------------------------------
+# No event is lost, none comes twice. The watch resumes after the last event it *delivered*. The revision in a
+# response's header does not serve for that: it is the store's, which may be ahead of the events sent so far; nor do
+# progress notices (etcd#15220 sent them too early). So a watch on which little happens can be found compacted after a
+# restart though it missed nothing: it then yields Compacted, and the consumer lists again, which is right at any time.
+#
+# There is neither a queue nor a thread: the one who iterates pulls from the stream, whose flow control slows the server
+# down, and etcd stores what a slow watcher has not taken.
+#
+# That a server loses no event is promised, and has been broken (etcd#18089). So a watch ends by itself after a while,
+# and the consumer reads again what it follows: what was lost is missing until then, and no longer.
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +233,8 @@ def key_value(kv: Any) -> KeyValue:
 def _event(event: Any) -> WatchEvent:
     return WatchEvent(EventType(event.type), key_value(event.kv))
 
+
+# --- all keys below a prefix, read once, and then each change ---------------------------------------------------------
 
 RELIST_PAUSE_S = 0.5
 """Pause before what is followed in etcd is listed again after that failed."""

@@ -1,35 +1,4 @@
-"""The keys of builds, and their values (docs/etcd-keys.md).
-
-builds/head                      the term that wrote last; each transaction rests on the one before it
-builds/tables/<table_id>         a table that is being built
-builds/priorities/<table_id>     how urgent a table's build is, where it was set
-builds/plans/<job_id>            what all tasks of a job have in common; it is there when all of them are
-builds/tasks/<job_id>/<task_id>  a task that is not finished
-builds/done/<job_id>/<node_id>   what a node has built of it, so far as its tasks are gone
-builds/kept/<table_id>           the commits of a table whose change rows are retained
-builds/staging/<table_id>/<task_id>  a task that stores such rows, or deletes them, and is not finished
-builds/built/<job_id>            the version that a job is built at, until it has published it
-
-The state of builds in etcd: loaded and written by the owner, followed by the nodes.
-
-Each transaction rests on the one that its writer knows: it fails once another has come, be it a late one of the same
-writer, whose answer was lost. So what an owner has loaded is what etcd has, as long as its writes succeed.
-
-The tasks of builds, followed in etcd: all of them once, and then each change.
-
-The keys of tokens in etcd, and what their values say (docs/etcd-keys.md).
-
-tokens/<id>   a token: its hash, account, role and end; never the token
-head          written with each change of a token, so that one read says whether any has changed
-
-Makes and revokes tokens in etcd; any node may.
-
-The tokens as etcd has them, followed by each node, and since when that is certain.
-
-A watch alone cannot say that nothing has changed: where its connection hangs, it is silent. So the head, which every
-change writes too, is read once a second (linearizable); what the watch has brought is as of the moment when that read
-was sent, if it is not behind the head. Nobody is let in by tokens once that moment is too long ago.
-"""
+"""The keys of tokens and of builds in etcd, their values, and those who write and follow them (docs/etcd-keys.md)."""
 
 from __future__ import annotations
 
@@ -90,6 +59,8 @@ from iscp.model.values.progress import TableSize, count_or_unknown
 from iscp.model.values.untrusted_values import exact_float, exact_int, exact_name, named_error, printable
 from iscp.ports.system import Clock, Threads
 
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 FORMAT = 1
@@ -98,7 +69,11 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class TokenKeys:
-    """Below `prefix`, which ends in `/`."""
+    """The keys of tokens below `prefix`, which ends in `/`, and what their values say.
+
+    tokens/<id>   a token: its hash, account, role and end; never the token
+    head          written with each change of a token, so that one read says whether any has changed
+    """
 
     prefix: str
 
@@ -160,7 +135,10 @@ _CHANGED = b"1"
 
 
 class EtcdTokens:
-    """The port `TokenStore` on etcd. `cluster_account`: the one for which `account_max` does not hold."""
+    """The port `TokenStore` on etcd: makes and revokes tokens; any node may.
+
+    `cluster_account`: the one for which `account_max` does not hold.
+    """
 
     def __init__(
         self,
@@ -227,7 +205,13 @@ BEHIND_MAX_S = 2.0
 
 
 class TokenWatch:
-    """The port `TokenView`: one thread follows, one confirms."""
+    """The port `TokenView`: the tokens as etcd has them, and since when that is certain. One thread follows, one
+    confirms.
+
+    A watch alone cannot say that nothing has changed: where its connection hangs, it is silent. So the head, which
+    every change writes too, is read once a second (linearizable); what the watch has brought is as of the moment when
+    that read was sent, if it is not behind the head. Nobody is let in by tokens once that moment is too long ago.
+    """
 
     def __init__(self, client: WatchedStore, keys: Keys, clock: Clock, threads: Threads) -> None:
         self._client = client
@@ -294,11 +278,27 @@ class TokenWatch:
             self._watch.read_again()
 
 
+# --- builds -----------------------------------------------------------------------------------------------------------
+# The owner loads and writes the state of builds, and the nodes follow it.
+
 TABLES, PRIORITIES, PLANS, TASKS, DONE, BUILT = "tables", "priorities", "plans", "tasks", "done", "built"
 STAGING, KEPT = "staging", "kept"
 
 
 class BuildKeys:
+    """The keys of builds below `prefix`, and their values.
+
+    head                      the term that wrote last; each transaction rests on the one before it
+    tables/<table_id>         a table that is being built
+    priorities/<table_id>     how urgent a table's build is, where it was set
+    plans/<job_id>            what all tasks of a job have in common; it is there when all of them are
+    tasks/<job_id>/<task_id>  a task that is not finished
+    done/<job_id>/<node_id>   what a node has built of it, so far as its tasks are gone
+    kept/<table_id>           the commits of a table whose change rows are retained
+    staging/<table_id>/<task_id>  a task that stores such rows, or deletes them, and is not finished
+    built/<job_id>            the version that a job is built at, until it has published it
+    """
+
     def __init__(self, prefix: str) -> None:
         """`prefix` ends with a slash."""
         self.prefix = prefix
@@ -474,7 +474,10 @@ def watch_builds(
     on_changed: Callable[[Sequence[Change]], None],
     threads: Threads,
 ) -> PrefixWatch:
-    """Return the watch, which has begun already; both callbacks are called on one thread."""
+    """Follow the keys of builds: all of them once, and then each change.
+
+    Return the watch, which has begun already; both callbacks are called on one thread.
+    """
 
     def read() -> int:
         listing = client.list_prefix(keys.prefix)
@@ -501,7 +504,11 @@ class FencedWrites(Protocol):
 
 
 class EtcdBuilds:
-    """The port `BuildStore` on etcd."""
+    """The port `BuildStore` on etcd: the owner loads and writes the state of builds, the nodes follow it.
+
+    Each transaction rests on the one that its writer knows: it fails once another has come, be it a late one of the
+    same writer, whose answer was lost. So what an owner has loaded is what etcd has, as long as its writes succeed.
+    """
 
     def __init__(self, client: WatchedStore, election: FencedWrites, keys: Keys, threads: Threads) -> None:
         self._client = client

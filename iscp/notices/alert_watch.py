@@ -1,13 +1,5 @@
-"""The thread that sees what happens to jobs while this node is the owner, and has it notified.
-
-A job whose row has changed is read at once. No row shows that a job becomes late, so all are read again and again, at
-most for a small part of a core.
-
-The thread that sends notifications to one receiver: however slow that is, nobody else waits for it.
-
-One receiver of notifications by HTTP, and the signature of what is sent to it.
-
-Only the status line of the answer is read, so that a receiver can neither delay the sender nor fill its memory.
+"""Notifications of what happens to jobs while this node is the owner: the thread that sees it, and those that send it
+to receivers by HTTP.
 """
 
 from __future__ import annotations
@@ -30,6 +22,9 @@ from iscp.ports.system import Clock, Threads, Webhook
 from iscp.system.http_exchange import exchange, failure_words
 from iscp.system.small_files import read_named_file
 from iscp.system.threads import THREADS
+
+# --- the thread of one receiver ---------------------------------------------------------------------------------------
+# However slow a receiver is, nobody else waits for it.
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +130,8 @@ class WebhookSender:
                 self._wake.wait(pause_s)
 
 
+# --- the watch of all jobs --------------------------------------------------------------------------------------------
+
 SWEEP_S = 10.0
 """Least seconds between two sweeps of all jobs for those that have become late."""
 
@@ -158,7 +155,11 @@ class AlertSettings:
 
 
 class AlertWatch:
-    """Without senders it does nothing."""
+    """The thread that sees what happens to jobs while this node is the owner, and has it notified.
+
+    A job whose row has changed is read at once. No row shows that a job becomes late, so all are read again and again,
+    at most for a small part of a core. Without senders the watch does nothing.
+    """
 
     def __init__(
         self,
@@ -299,6 +300,10 @@ class AlertWatch:
             log.exception("alerts.broken")
             self._on_broken(error)
 
+
+# --- receivers by HTTP ------------------------------------------------------------------------------------------------
+# What is sent to a receiver is signed. Only the status line of the answer is read, so that a receiver can neither delay
+# the sender nor fill its memory.
 
 POST_TIMEOUT_S = 10.0
 """How long an attempt to notify a receiver may take in all, until its status has come; then it fails."""

@@ -1,10 +1,7 @@
-"""Sends items to a place that may be away: from a thread of its own, so that nobody waits for it.
+"""Sends items to a place that may be away, from a thread of its own, so that nobody waits for it.
 
-What waits is bounded, and so is every attempt. What is not sent by then is dropped, and counted.
-
-Receivers of events: a URL, or a file with an event on each line.
-
-A receiver of telemetry by HTTP, with the headers by which it knows who sends.
+What waits is bounded, and so is every attempt. What is not sent by then is dropped, and counted. The places are
+receivers of telemetry by HTTP, and files of events.
 """
 
 from __future__ import annotations
@@ -24,6 +21,8 @@ from urllib.parse import urlsplit
 from iscp.model.values.errors import ConfigurationError, IscpError, PermanentError, Unavailable
 from iscp.system.http_exchange import exchange, failure_words
 from iscp.system.small_files import read_named_file
+
+# --- the sender -------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +136,9 @@ class BoundedSender(Generic[T]):
         log.warning("telemetry.dropped", extra={"to": self._name, "count": count, "why": why})
 
 
+# --- receivers of telemetry by HTTP -----------------------------------------------------------------------------------
+# A request has the headers by which the receiver knows who sends.
+
 POST_TIMEOUT_S = 10.0
 """Seconds that one request to a receiver of telemetry may take in all; then the attempt has failed."""
 
@@ -199,6 +201,9 @@ class HttpTarget:
             raise Unavailable(message)
         raise PermanentError(message)
 
+
+# --- receivers of events ----------------------------------------------------------------------------------------------
+# A receiver of events is a URL, or a file with an event on each line.
 
 _FILE_MODE = 0o640
 

@@ -1,8 +1,7 @@
-"""The newest lines of this process's log, in memory: the same lines as in the log itself, always as JSON.
+"""The log of this process: one line for each event, as JSON for machines or as text for people.
 
-Logs: one line for each event, as JSON for machines or as text for people.
-
-Decides what a line looks like; what is logged are events, `log.info("iteration.done", extra={"job": …})`.
+What is logged are events, `log.info("iteration.done", extra={"job": …})`. The module decides how a line reads, and
+holds the newest lines in memory.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ from typing import Any, NamedTuple, TextIO
 from iscp.model.api.api_requests import LINES_MAX, JobOfLines, LogLine, LogPage, LogPlace, LogQuery
 from iscp.model.settings.config import LogFormat
 from iscp.model.values.untrusted_values import LogLevel, escaped_json, one_line, printable, shown
+
+# --- the newest lines in memory ---------------------------------------------------------------------------------------
+# The lines are those of the log itself, always as JSON.
 
 RING_BYTES_MAX = 4 * 1024**2
 """Bytes of its log that a node keeps in memory for `node logs` and `job logs`; the oldest lines go first."""
@@ -98,6 +100,8 @@ def _of_job(lines: Iterable[_Line], job: JobOfLines) -> Iterable[_Line]:
         each for each in lines if any(needle in each.line for needle in needles) and job.named_in(json.loads(each.line))
     )
 
+
+# --- lines of the log -------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 

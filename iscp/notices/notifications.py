@@ -1,11 +1,6 @@
-"""Decide which notifications a change of a job leads to: conditions open and close, and each is reported once.
+"""Notifications of jobs: which ones a change leads to, and the queue of those that wait for one receiver.
 
-The alerts know no clock, no threads and no receivers. Each term has one of them; what was open in the term before is
-opened again.
-
-Queue what is to be sent to one receiver: in order, retried with backoff, and bounded.
-
-The queue knows no clock and no network; the random number is passed in.
+Neither part knows a clock, threads or the network.
 """
 
 from __future__ import annotations
@@ -19,6 +14,9 @@ from iscp.model.api.api_requests import JobView
 from iscp.model.job.job_row import JobState, Notification, NotificationKind, Origin, Reason
 from iscp.model.settings.config import jittered_s
 from iscp.model.values.errors import PERMANENT_FROM, ErrorCode
+
+# --- conditions of jobs -----------------------------------------------------------------------------------------------
+# Conditions open and close, and each is reported once.
 
 CONDITIONS = (NotificationKind.LATE, NotificationKind.QUARANTINED, NotificationKind.FAILED)
 
@@ -36,7 +34,11 @@ class _Alerted:
 
 
 class JobAlerts:
-    """The open conditions of all jobs. Invariant: of a condition of a job, opening and closing alternate."""
+    """The open conditions of all jobs. Invariant: of a condition of a job, opening and closing alternate.
+
+    The alerts know no clock, no threads and no receivers. Each term has one of them; what was open in the term before
+    is opened again.
+    """
 
     def __init__(self, origin: Origin, late_after_s: float = 0.0) -> None:
         """`late_after_s`: a job that lags by more is late, whatever its own target lag is; 0: only that counts."""
@@ -167,6 +169,8 @@ def _id_of(*parts: str) -> str:
     return sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
+# --- the queue of a receiver ------------------------------------------------------------------------------------------
+
 WAITING_MAX = 1_000
 """Notifications that wait for one receiver; one more drops the oldest (`webhook.dropped`, and the counter)."""
 
@@ -183,7 +187,11 @@ RETRY_MAX_S = 300.0
 
 
 class DeliveryQueue:
-    """Notifications for one receiver, oldest first. Invariant: at most `WAITING_MAX` wait."""
+    """Notifications for one receiver, oldest first, which are retried with backoff. Invariant: at most `WAITING_MAX`
+    wait.
+
+    The queue knows no clock and no network; the random number is passed in.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Notification] = deque()

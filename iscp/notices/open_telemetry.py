@@ -1,19 +1,6 @@
-"""The meter of a node whose metrics are read (port Meter), on OpenTelemetry's SDK.
+"""A node's metrics and traces on OpenTelemetry's SDK: the ports Meter and Tracer.
 
-Nothing of OpenTelemetry is imported by a node that measures nothing: this module is the only way to it.
-
-Readings of metrics that are counted anyway, made points of OpenTelemetry whenever metrics are collected.
-
-OpenTelemetry's own observable instruments remember every set of attributes that they have ever seen, and beyond 2,000
-of them put all further ones into one. The jobs that lag most are others each day, so these points are made here, of
-what is read now alone (what the specification calls a MetricProducer).
-
-OpenTelemetry's readers, which also take what is observed: for Prometheus, and for a collector.
-
-The port Tracer on the SDK of OpenTelemetry, which this module alone imports.
-
-Spans are sent as OTLP over HTTP (protobuf). Neither the SDK's own queue nor its client is used: the former drops spans
-without a count, and an attempt of the latter has no bound of its own.
+Nothing of OpenTelemetry is imported by a node that measures and traces nothing: this module is the only way to it.
 """
 
 from __future__ import annotations
@@ -75,6 +62,12 @@ from iscp.model.values.untrusted_values import named_error, printable
 from iscp.notices.bounded_sender import BoundedSender, HttpTarget, SenderBounds
 from iscp.ports.system import Attribute, Clock, Span, current_trace, within_trace
 from iscp.system.http_exchange import HttpPeers, exchange, failure_words
+
+# --- readings of what is counted anyway -------------------------------------------------------------------------------
+# The readings are made points of OpenTelemetry whenever metrics are collected. OpenTelemetry's own observable
+# instruments remember every set of attributes that they have ever seen, and beyond 2,000 of them put all further ones
+# into one. The jobs that lag most are others each day, so these points are made here, of what is read now alone (what
+# the specification calls a MetricProducer).
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +169,9 @@ def _nanoseconds(at_s: float) -> int:
     return int(at_s * 1e9)
 
 
+# --- OpenTelemetry's readers ------------------------------------------------------------------------------------------
+# The readers, for Prometheus and for a collector, also take what is observed.
+
 EXPORT_TIMEOUT_S = 10.0
 """Longest time of one export by OTLP, with its retries; then it is given up, and counted. Nothing is queued: the next
 export has all that was counted since the start.
@@ -267,6 +263,8 @@ class _BoundedSession(requests.Session):
         ca_file = verify if isinstance(verify, str) else requests.utils.DEFAULT_CA_BUNDLE_PATH
         return HttpPeers(ca_file, cert_file, key_file, proxy)
 
+
+# --- the meter --------------------------------------------------------------------------------------------------------
 
 SCOPE = "iscp"
 
@@ -363,6 +361,10 @@ def metrics_url(endpoint: str) -> str:
     """Return where metrics are sent to: a collector's URL without a path has them where OTLP says."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _METRICS_PATH
 
+
+# --- the tracer -------------------------------------------------------------------------------------------------------
+# Spans are sent as OTLP over HTTP (protobuf). Neither the SDK's own queue nor its client is used: the former drops
+# spans without a count, and an attempt of the latter has no bound of its own.
 
 SPANS_WAITING_MAX = 8_192
 """Spans that wait for the receiver of traces; one more is dropped, and counted."""

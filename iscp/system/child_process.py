@@ -1,19 +1,5 @@
-"""Child processes that end with their parent, whatever kills it.
-
-Decides how a child is started, watched and ended; what it is, only its command says.
-
-A process that may die of what it is given: it is started, given requests, and killed.
-
-Whatever parses or runs what a tenant wrote, and may be ended by it, runs in such a process. It has one Connection, over
-which come first what it needs to begin, and then one request after another, as JSON; what it answers is no pickle, as
-it may do what that tenant wants.
-
-Refuses in a fork what needs threads of the process that it was forked from: only the one that forks is in a fork.
-
-Libraries in Rust panic there, or wait without end for threads that are gone. So do channels of gRPC; a fork may open
-others, but for asyncio.
-
-The memory that this process has.
+"""Child processes that end with their parent, whatever kills it, and what a process knows of itself: whether it is a
+fork, and the memory that it has.
 """
 
 from __future__ import annotations
@@ -35,6 +21,9 @@ from subprocess import DEVNULL, Popen
 from typing import Any, ClassVar
 
 from iscp.model.values.errors import Canceled, EngineError, InvalidRequest, TimedOut
+
+# --- children ---------------------------------------------------------------------------------------------------------
+# This part decides how a child is started, watched and ended; what the child is, only its command says.
 
 KILL_WAIT_S = 10.0
 """How long a killed process is waited for; then TimeoutExpired is raised."""
@@ -138,6 +127,11 @@ def tail(file: Path, bytes_max: int = 2_000) -> str:
         return ""
 
 
+# --- processes that may die of what they are given --------------------------------------------------------------------
+# Such a process is started, given requests, and killed. Whatever parses or runs what a tenant wrote, and may be ended
+# by it, runs in one. The process has one Connection, over which come first what it needs to begin, and then one request
+# after another, as JSON; its answers are no pickles, as the process may do what that tenant wants.
+
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of one answer; more counts as the process's end."""
 
@@ -239,6 +233,12 @@ def give_way() -> None:
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_BE_KILLED)
 
 
+# --- forks ------------------------------------------------------------------------------------------------------------
+# What needs threads of the process that this one was forked from is refused in a fork: only the thread that forks is in
+# a fork. Libraries in Rust panic there, or wait without end for threads that are gone. So do channels of gRPC; a fork
+# may open others, but for asyncio.
+
+
 class Before(Enum):
     """Something that a process has done, after which its forks cannot do the same."""
 
@@ -316,6 +316,8 @@ def _lose_deeds() -> None:
 
 os.register_at_fork(before=_note_deeds, after_in_child=_lose_deeds)
 
+
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 _STATM = Path("/proc/self/statm")
 

@@ -1,13 +1,5 @@
-"""The one HTTP client of a node: an exchange and its answer are bounded, and no redirect is followed.
-
-The time is that of the whole exchange and not that of one operation on a socket; the answer is bounded as it comes, and
-nothing is unpacked. Whoever answers can neither hold up the one who sends for longer, nor fill its memory.
-
-Reading from a connection to which somebody else writes, for a bounded time and up to a bounded size.
-
-The connections to a port of this process, also those that a library has made and shows to nobody.
-
-Finds TCP ports for servers that are started a moment later.
+"""The one HTTP client of a node, and what the system knows of connections and ports: those of this process, and ports
+that are free.
 """
 
 from __future__ import annotations
@@ -28,6 +20,9 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+# --- bounded reads ----------------------------------------------------------------------------------------------------
+# A connection to which somebody else writes is read for a bounded time and up to a bounded size.
 
 
 class BoundedReader(io.RawIOBase):
@@ -59,6 +54,11 @@ class BoundedReader(io.RawIOBase):
         self._left -= count
         return count
 
+
+# --- exchanges --------------------------------------------------------------------------------------------------------
+# An exchange and its answer are bounded, and no redirect is followed. The time is that of the whole exchange and not
+# that of one operation on a socket; the answer is bounded as it comes, and nothing is unpacked. Whoever answers can
+# neither hold up the one who sends for longer, nor fill its memory.
 
 PIECE_BYTES = 64 * 1024
 """Bytes of an answer that are read at once, whatever length it claims to have."""
@@ -241,6 +241,9 @@ def _left(until_s: float) -> float:
     return left_s
 
 
+# --- connections to a port of this process ----------------------------------------------------------------------------
+# Connections that a library has made and shows to nobody are found too.
+
 FILES = "/dev/fd"
 """The descriptors of whoever reads it, on Linux and on macOS."""
 
@@ -305,6 +308,8 @@ def _peer(connection: socket.socket, port: int) -> Peer | None:
     except OSError:  # it listens, or has ended
         return None
 
+
+# --- free ports, for servers that are started a moment later ----------------------------------------------------------
 
 LOOPBACK = "127.0.0.1"
 # Below the range from which systems take the ports of outgoing connections: between the probe and the start of the

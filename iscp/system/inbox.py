@@ -1,12 +1,7 @@
 """The loop around a machine: one thread takes events in turn, and wakes when the machine is due.
 
-A read of a loop's state, which its own thread makes, while the caller waits.
-
-The one primitive that wakes a loop (after TiDB MVS's Notifier).
-
-Time what is due again and again.
-
-Register who carries out what a machine has decided.
+The module also has what loops use: reads of a loop's state, a notifier, a timer, and the subscriptions to what a
+machine has decided.
 """
 
 from __future__ import annotations
@@ -22,6 +17,8 @@ from typing import Any, Generic, TypeVar
 from iscp.model.values.errors import InvariantBroken, QueueFull
 from iscp.ports.system import Clock, Threads
 from iscp.system.threads import THREADS
+
+# --- the inbox --------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 E = TypeVar("E")
@@ -187,6 +184,10 @@ class Inbox(Generic[E]):
             return bool(self._events) or not self._closing
 
 
+# --- reads of a loop's state ------------------------------------------------------------------------------------------
+# The loop's own thread makes the read, while the caller waits.
+
+
 def query_loop(
     put: Callable[[Callable[[], None]], None], read: Callable[[], T], timeout_s: float, threads: Threads
 ) -> T:
@@ -212,8 +213,14 @@ def query_loop(
     return answer.result()
 
 
+# --- notifiers and timers ---------------------------------------------------------------------------------------------
+
+
 class Notifier:
-    """Many may call `notify`, one waits; calls before the waiter comes count as one, and none is missed."""
+    """The one primitive that wakes a loop (after TiDB MVS's Notifier).
+
+    Many may call `notify`, one waits; calls before the waiter comes count as one, and none is missed.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -247,13 +254,16 @@ class Timer:
         return True
 
 
+# --- effects ----------------------------------------------------------------------------------------------------------
+
 S = TypeVar("S")
 
 
 class Subscriptions:
-    """Gives each effect to all that have subscribed to its type, in the order in which they have.
+    """The register of who carries out what a machine has decided.
 
-    All subscribe before the loop that publishes is started; from then on it is only read.
+    Each effect is given to all that have subscribed to its type, in the order in which they have. All subscribe before
+    the loop that publishes is started; from then on it is only read.
     """
 
     def __init__(self) -> None:

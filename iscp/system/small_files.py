@@ -1,12 +1,5 @@
-"""A temporary directory that a killed process leaves only until another one of ours starts.
-
-Files that readers find as they were or as they are to be, and never in between, and directories of one user.
-
-Reads small files that settings name.
-
-Reads files of TOML that people write, in bounded time and memory.
-
-The limit of files that this process may have open: whoever leads has a connection to every node of the cluster.
+"""Files and directories that a process makes or reads for itself: private directories, files that are replaced as a
+whole, temporary directories, files of TOML, and the limit of open files.
 """
 
 from __future__ import annotations
@@ -25,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from iscp.model.values.errors import ConfigurationError
+
+# --- files of one user ------------------------------------------------------------------------------------------------
+# Readers find a file as it was or as it is to be, and never in between. A directory is for its user alone.
 
 
 def private_directory(path: Path) -> Path:
@@ -47,6 +43,9 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     os.replace(scratch.name, path)
 
 
+# --- small files that settings name -----------------------------------------------------------------------------------
+
+
 def read_named_file(file: str, setting: str, bytes_max: int) -> bytes:
     """Return what a file holds, of a larger one `bytes_max` + 1 bytes. Raises ConfigurationError on the setting."""
     try:
@@ -57,6 +56,9 @@ def read_named_file(file: str, setting: str, bytes_max: int) -> bytes:
             f"{file} cannot be read ({error.strerror})", about=setting, remedy="Name a file that exists"
         ) from error
 
+
+# --- temporary directories --------------------------------------------------------------------------------------------
+# A directory that a killed process leaves stays only until another process of iscp starts.
 
 SUFFIX = ".iscp-scratch"
 """The end of the names of such directories: what a user has called by the same beginning is never removed."""
@@ -113,6 +115,9 @@ def _remove_left(left: Path) -> None:
         os.close(hold)
 
 
+# --- files of TOML ----------------------------------------------------------------------------------------------------
+# People write these files; they are read in bounded time and memory.
+
 FILE_CHARS_MAX = 100_000
 """Characters of a file of settings or of contexts; a longer one is refused. All settings have a tenth of it."""
 
@@ -144,6 +149,10 @@ def read_toml(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # also a number of too many digits; nested too deep
         raise ValueError(f"is not TOML: {error}") from error
 
+
+# --- open files -------------------------------------------------------------------------------------------------------
+# The limit is that of files which this process may have open: whoever leads has a connection to every node of the
+# cluster.
 
 OPEN_FILES_BESIDE_NODES = 512
 """Open files left for all but the nodes' streams: users' connections, tables, etcd, Spark's gateway, logs."""

@@ -1,15 +1,5 @@
-"""The threads of the operating system, behind the port Threads.
-
-A thread that does the same again and again, the more rarely the longer it takes.
-
-Tune how often Python collects garbage in cycles, in a process that has millions of objects for good.
-
-Python's default is to go through all of them whenever a quarter has come on top: an owner that loads a hundred thousand
-jobs spent half of its time on that. Objects that are not in a cycle are freed at once as ever.
-
-Attempts that are repeated after a conflict.
-
-The machine's clocks, behind the port Clock.
+"""The threads and clocks of the machine, behind the ports Threads and Clock, and what Python's processes need beside
+them: paced threads, rare garbage collection, and retries after a conflict.
 """
 
 from __future__ import annotations
@@ -26,6 +16,8 @@ from typing import TypeVar
 from iscp.model.values.errors import Conflict
 from iscp.ports.system import Clock, Threads
 
+# --- threads of the operating system ----------------------------------------------------------------------------------
+
 
 class SystemThread(threading.Thread):
     """Ends with the process."""
@@ -38,6 +30,8 @@ class SystemThread(threading.Thread):
 
 
 class SystemThreads:
+    """The port `Threads`: the threads of the operating system."""
+
     def thread(self, name: str, run: Callable[[], None]) -> SystemThread:
         return SystemThread(name, run)
 
@@ -52,6 +46,8 @@ class SystemThreads:
 THREADS = SystemThreads()
 
 
+# --- paced threads ----------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 REST_FACTOR = 20.0
@@ -59,8 +55,10 @@ REST_FACTOR = 20.0
 
 
 class PacedThread:
-    """Calls `turn` every `every_s` at most, until `close`. What it raises is logged, and the next turn comes in its
-    time.
+    """A thread that does the same again and again, the more rarely the longer it takes.
+
+    The thread calls `turn` every `every_s` at most, until `close`. What it raises is logged, and the next turn comes in
+    its time.
     """
 
     def __init__(
@@ -94,6 +92,11 @@ class PacedThread:
                 self._wake.wait_for(lambda: self.closed, max(self._every_s, REST_FACTOR * took_s))
 
 
+# --- garbage collection -----------------------------------------------------------------------------------------------
+# Python's default is to go through all objects whenever a quarter has come on top: an owner that loads a hundred
+# thousand jobs spent half of its time on that. So it is tuned, in a process that has millions of objects for good, how
+# often Python collects garbage in cycles. Objects that are not in a cycle are freed at once as ever.
+
 YOUNG_OBJECTS = 50_000
 """New objects after which Python's collector visits the youngest ones."""
 
@@ -121,6 +124,8 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+# --- retries after a conflict -----------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 
@@ -137,11 +142,15 @@ def retry_conflicts(attempt: Callable[[], T], tries: int) -> T:
     return attempt()
 
 
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """On Linux the one that counts the time for which the machine was suspended: leases run out then too."""
 
 
 class SystemClock:
+    """The port `Clock`: the machine's clocks."""
+
     def now_s(self) -> float:
         """Return whole microseconds, as tables store them: a time is the same before and after it is written there."""
         return time.time_ns() // 1000 / 1e6

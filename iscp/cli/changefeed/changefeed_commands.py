@@ -1,9 +1,7 @@
-"""The command group `iscp feed`: what operators read of a changefeed, and how they clean it up.
+"""The command group `iscp feed`: operators read a changefeed by these commands, and clean it up.
 
-The commands use the table and etcd themselves, and call no node. pyarrow and gRPC are loaded where a command needs
-them.
-
-Shows changes of a feed, and the cursors between them, whoever has read them.
+The commands use the feed's table and etcd themselves, and call no node. pyarrow and gRPC are loaded only where a
+command needs them. The lines of changes and cursors are shared with the reader that reads a feed by a node.
 """
 
 from __future__ import annotations
@@ -29,6 +27,10 @@ if TYPE_CHECKING:
     from iscp.changefeed import Changefeed, Page
 
 
+# --- changes and cursors as lines -------------------------------------------------------------------------------------
+# The functions print the same lines whoever has read the feed: this process, or a node.
+
+
 def show_change(shown: Mapping[str, Any], output: str) -> None:
     """Show the line of a change: `ulid`, `shard`, `operation`, `row` and so on, as JSON has their values."""
     if render.show_line(dict(shown), output):
@@ -43,6 +45,8 @@ def show_cursor(text: str, output: str) -> None:
     if not render.show_line({"cursor": json.loads(text)}, output):
         say(text)
 
+
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 PAGE_ROWS = 1_000
 """Rows that `feed tail` reads at a time; it reads on until the limit."""

@@ -1,12 +1,8 @@
-"""`iscp-admin node`, `shard`, `ring`, `rebalance` and `events`: who runs what, and what operators want of it.
+"""The commands of `iscp-admin` that are about the cluster as a whole.
 
-`iscp-admin consumer`: the kinds of consumer that jobs may name.
-
-`iscp-admin top`: the worst targets, what the nodes ran, and the cluster, as the page's boards have them.
-
-`iscp-admin context`: clusters by name, in a file of the user's own.
-
-`iscp-admin version`: of this program, and of the nodes that it speaks to.
+They show and change which node has which shard (`node`, `shard`, `ring`, `rebalance`, `events`), show the kinds of
+consumers (`consumer`), the worst targets (`top`) and versions (`version`), and name clusters in the user's file
+(`context`).
 """
 
 from __future__ import annotations
@@ -54,6 +50,9 @@ FOLLOW_WAIT_S = 20.0
 """Seconds that one call of `events --follow` waits for events; then the next call follows."""
 
 _range = range_option("Only this shard of the table.")
+
+
+# --- nodes and their shards -------------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -259,6 +258,9 @@ def _show_events(some: list[EventView], output: str) -> None:
             say(render.event_line(event))
 
 
+# --- kinds of consumers -----------------------------------------------------------------------------------------------
+
+
 @click.group()
 @anywhere
 def consumer() -> None:
@@ -278,6 +280,9 @@ def list_consumers(invocation: Invocation, /) -> None:
         rows = [(each.name, each.fault or each.about, "" if each.own else each.package) for each in kinds]
         table(("KIND", "ABOUT", "PACKAGE"), rows, wide=invocation.wide)
 
+
+# --- the worst targets ------------------------------------------------------------------------------------------------
+# `iscp-admin top` shows the worst targets, what the nodes ran, and the cluster, by the same boards as the page.
 
 JOBS_MAX = 20_000
 """Jobs among which the worst are found; those beyond are not seen."""
@@ -400,6 +405,9 @@ def levels(counts: Sequence[int]) -> str:
     return "".join(_LEVELS[-(-each * (len(_LEVELS) - 1) // most) if most else 0] for each in counts)
 
 
+# --- contexts ---------------------------------------------------------------------------------------------------------
+# The contexts are clusters by name, in a file of the user's own.
+
 _FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
 _name = click.argument("name", metavar="NAME", shell_complete=complete_context)
 
@@ -484,6 +492,9 @@ def delete(invocation: Invocation, /, name: str) -> None:
     context_file.save_contexts(path, context_file.with_context(contexts, name, None))
     if not render.show({"deleted": True}, invocation.output):
         say(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
 
 
 @click.command()

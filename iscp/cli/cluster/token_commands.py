@@ -1,9 +1,8 @@
-"""`iscp-admin token`: tokens by which clients are known.
+"""The commands `iscp-admin token`, by which clients become known to a cluster, and `iscp-admin audit`, which shows who
+changed what.
 
-`iscp-admin audit`: who changed what.
-
-`iscp-admin token bootstrap`: the first token of a cluster, made beside etcd, as nobody is known who could make it by
-a node.
+`iscp-admin token bootstrap` makes the first token of a cluster. The command writes to etcd itself and calls no node, as
+no caller is known yet whom a node would let make a token.
 """
 
 from __future__ import annotations

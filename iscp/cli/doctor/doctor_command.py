@@ -1,10 +1,7 @@
 """`iscp doctor`: whether this machine can run a node, and what to do if not; offline, and without a node's packages.
 
-An examination gives one verdict for each thing that a node needs, with the remedy.
-
-Looks at the machine: memory, disk, hard links, clock, ports, open files. Writes nothing but scratch files.
-
-Looks at the programs that a node needs: its packages, Java, the jars, etcd. Starts only what says its version.
+An examination gives one verdict for each thing that a node needs, with the remedy. Some examine the machine, others the
+programs that a node needs; the command runs those that `iscp up` or `iscp node --config` depends on.
 """
 
 from __future__ import annotations
@@ -51,6 +48,9 @@ if TYPE_CHECKING:
     from iscp.model.settings.config import NodeConfig
 
 
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
 class Verdict(StrEnum):
     """WARNING: it runs, but look at it. FAULT: it will not run, or not safely."""
 
@@ -80,6 +80,9 @@ def warning(subject: str, found: str, remedy: str) -> Examined:
 def fault(subject: str, found: str, remedy: str) -> Examined:
     return Examined(subject, Verdict.FAULT, found, remedy)
 
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+# The examinations are of memory, disk, hard links, clock, ports and open files. They write nothing but scratch files.
 
 DISK_FREE_AIM_BYTES = 2 * 1024**3
 """Free bytes below which `iscp doctor` warns of a directory."""
@@ -217,6 +220,9 @@ def _existing(directory: Path) -> Path:
     return path
 
 
+# --- programs ---------------------------------------------------------------------------------------------------------
+# The examinations are of a node's packages, Java, the jars and etcd. They start only programs that say their version.
+
 VERSION_TIMEOUT_S = 10.0
 """Seconds that an etcd binary may take to say its version; then `iscp doctor` calls it a fault."""
 
@@ -317,6 +323,8 @@ def _of_version(version: str, where: str, *, trial: bool) -> Examined:
         return warning("etcd", f"{found}, {where}", RELEASE_REMEDY)
     return ok("etcd", f"{version} {where}")
 
+
+# --- the command ------------------------------------------------------------------------------------------------------
 
 DESCRIBE_TIMEOUT_S = 2.0
 """Seconds that whoever listens on a node's port may take to say who it is; then it counts as a stranger."""

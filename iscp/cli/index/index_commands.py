@@ -1,12 +1,7 @@
-"""The command group `iscp index`: what an index is, read on this machine without a node.
+"""Commands about indexes: `iscp index` and `iscp search`, which read an index on this machine without a node, and
+`iscp-admin search`, which has a node search.
 
-`iscp-admin search`: a search of an index by a node.
-
-`iscp search`: a search of an index on this machine, without a node.
-
-The options of searches, on this machine and by a node.
-
-Shows the answers of searches.
+The two searches share their options and the form of their answers.
 """
 
 from __future__ import annotations
@@ -43,6 +38,8 @@ from iscp.model.api.api_requests import (
     fragment_parts,
 )
 from iscp.model.values.untrusted_values import json_value, one_line
+
+# --- what an index is -------------------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -105,6 +102,8 @@ def show_dead_letters(uri: str, limit: int, output: str) -> None:
 def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else json_text(value)
 
+
+# --- options of searches ----------------------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -213,6 +212,8 @@ OWN_OPTIONS = {
 """The names of a search's fields on the command line, in the order in which the longer name comes first."""
 
 
+# --- answers of searches ----------------------------------------------------------------------------------------------
+
 CELL_CHARS = 60
 """Characters of a value in a table; the rest is cut off, unless all is to be shown."""
 
@@ -264,6 +265,9 @@ def _cell(value: Any, wide: bool) -> str:
     text = plain if isinstance(plain, str) else "" if plain is None else json.dumps(plain, ensure_ascii=False)
     text = one_line(text)
     return text if wide or len(text) <= CELL_CHARS else f"{text[: CELL_CHARS - 1]}…"
+
+
+# --- searches by a node, and on this machine --------------------------------------------------------------------------
 
 
 @click.command(name="search")

@@ -1,10 +1,7 @@
-"""`iscp-admin job …`.
+"""The commands of `iscp-admin job` that show jobs and wait for them, with `iscp-admin job edit` and `iscp-admin
+export`.
 
-`--sort-by`: jobs in the order of a field that `-o json` shows.
-
-`iscp-admin job edit`: a job as a file says it, in the user's editor, and applied when that is closed.
-
-`iscp-admin export`: jobs as files say them.
+The other commands of the group lie in other modules of this package.
 """
 
 from __future__ import annotations
@@ -58,6 +55,10 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
     from iscp.model.api.api_requests import JobView
 
+
+# --- edit and export --------------------------------------------------------------------------------------------------
+# `iscp-admin job edit` opens a job, as a file says it, in the user's editor, and applies the text when the editor is
+# closed. `iscp-admin export` prints jobs as files say them.
 
 HEAD = """\
 # The job is changed as this file says once it is stored and the editor is closed; a file that is left as it is changes
@@ -181,6 +182,10 @@ def export(invocation: Invocation, /, tables: str, names: str, account: str) -> 
     )
 
 
+# --- order ------------------------------------------------------------------------------------------------------------
+# `--sort-by` puts jobs in the order of a field that `-o json` shows.
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
     """An order by the value at `path` in a job's row, the greatest first if `descending`."""
@@ -225,6 +230,8 @@ def _value(job: JobView, order: Order) -> float | str | None:
     value = found[0] if len(found) == 1 else None
     return value if isinstance(value, (int, float, str)) else None
 
+
+# --- the group `iscp-admin job` ---------------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,14 +1,5 @@
-"""Say in a sentence what decides when a job's next iteration starts: from its status and its spec alone.
-
-`iscp-admin job describe`: all that is known of one job, on one page.
-
-`iscp-admin job check`: whether jobs are fresh, as an exit status for cron and CI.
-
-`iscp-admin job history`: a job's iterations.
-
-`iscp-admin job verify`: a job's target against its source.
-
-`iscp-admin node logs` and `job logs`: lines of the nodes' logs, of one node or of one job, and those that follow.
+"""Commands of `iscp-admin` that show how jobs are: `job describe`, `job check`, `job history`, `job verify`, and the
+log lines of `job logs` and `node logs`.
 """
 
 from __future__ import annotations
@@ -55,6 +46,10 @@ from iscp.model.values.untrusted_values import LogLevel, escaped
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
+
+
+# --- when a job starts next -------------------------------------------------------------------------------------------
+# The sentence says what decides when a job's next iteration starts. It is made from the job's status and spec alone.
 
 
 def next_start(job: JobView, now_s: float) -> str:
@@ -145,6 +140,9 @@ def _by_period(spec: JobSpec, last_s: float, outstanding: bool, now_s: float) ->
     return f"{when} (trigger periodic, every {render.seconds(interval_s)}{shared})"
 
 
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+
 def warnings_of(job: JobView, shards: Sequence[PlacedShard]) -> list[str]:
     """Return what of a job needs attention, the gravest first."""
     return list(_warnings(job, shards))
@@ -174,6 +172,8 @@ def _warnings(job: JobView, shards: Sequence[PlacedShard]) -> Iterator[str]:
         if shard.why:
             yield f"range {shard.range_id} is on {shard.node_id or 'no node'} and not on {shard.target}: {shard.why}"
 
+
+# --- describe: all that is known of one job ---------------------------------------------------------------------------
 
 EVENTS_SHOWN_MAX = 5
 """Events of a job's table that `job describe` shows, the newest; `iscp-admin events` shows all."""
@@ -273,6 +273,9 @@ def _spec_lines(spec_json: str) -> list[str]:
         return [spec_json]
 
 
+# --- check: whether jobs are fresh ------------------------------------------------------------------------------------
+# The exit status of `iscp-admin job check` is for cron and CI.
+
 UNPROBED_MAX_S = 600.0
 """Seconds since a source may have been probed last for `job check`, if --max-lag is not longer; then its jobs are
 late.
@@ -364,6 +367,8 @@ def _show(invocation: Invocation, findings: Sequence[Finding], counts: dict[str,
     say(f"{job_words(counts['checked'])}{': ' if words else ''}{words}")
 
 
+# --- history: iterations of a job -------------------------------------------------------------------------------------
+
 limit_option = click.option("--limit", type=WholeNumber(1, 10_000), default=20, show_default=True)
 """The option that says how many iterations are shown."""
 
@@ -385,6 +390,8 @@ def show_iterations(invocation: Invocation, client: Client, job: JobName, limit:
     if not render.show([render.history_row(entry) for entry in entries], invocation.output):
         show_history(entries, wide=invocation.wide)
 
+
+# --- verify: a target against its source ------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -450,6 +457,8 @@ def show_report(report: VerifyReport) -> None:
         rows = [(sample.fault, sample.key, ", ".join(sample.columns)) for sample in comparison.samples]
         table(("FAULT", "KEY", "COLUMNS"), rows)
 
+
+# --- logs: lines of a node or of a job, and those that follow ---------------------------------------------------------
 
 Places = Mapping[str, LogPlace]
 Read = Callable[["Client", Places], Sequence[LogPage]]

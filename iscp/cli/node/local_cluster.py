@@ -1,15 +1,8 @@
-"""Run etcd and nodes on one machine, as child processes of this one, and start them again when they die.
+"""The cluster of `iscp up`: etcd and nodes on one machine, as child processes of this one.
 
-The cluster has no thread: `tick` does what is due, and has to be called again and again.
-
-A child process that is started again when it dies.
-
-Say what `iscp up` waits for, if it waits for longer than a moment.
-
-The directory of `iscp up`: what lies where in it, who has it locked, and which ports its processes use.
-
-A cluster that is to stand still, or to be of one release, while a person works at its job log, and what its etcd
-knows of the log.
+The module has the layout of the directory of `iscp up`, what commands read of the etcd of a cluster, the children that
+are started again when they die, and the cluster as a whole. The cluster has no thread: `tick` does what is due, and has
+to be called again and again.
 """
 
 from __future__ import annotations
@@ -50,6 +43,9 @@ from iscp.system.http_exchange import free_port, is_free
 from iscp.system.small_files import private_directory
 from iscp.system.threads import SystemClock
 from iscp.system.tls.tls_files import CertificateWatch, TlsSource, certificate_watch
+
+# --- the directory of `iscp up` ---------------------------------------------------------------------------------------
+# The directory has a layout, is locked by one process, and stores which ports its processes use.
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +222,11 @@ def _port(wish: int) -> int:
     return wish if wish and is_free(wish) else free_port()
 
 
+# --- a cluster whose job log a person works at ------------------------------------------------------------------------
+# The cluster is to stand still, or to be of one release, meanwhile. The functions also read what its etcd knows of the
+# log.
+
+
 def layout_of(data: Path) -> Layout:
     """That of `iscp up`; raises ConfigurationError where it has never run there."""
     layout = Layout(data.absolute())
@@ -311,6 +312,8 @@ def _refuse_running(client: EtcdClient, election: EtcdElection, keys: Keys) -> N
         raise ConfigurationError(why, about="--config", remedy="Stop all nodes, and wait for their leases")
 
 
+# --- child processes that are started again ---------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 10.0
@@ -367,6 +370,9 @@ class SupervisedProcess:
         return wait_s
 
 
+# --- waiting ----------------------------------------------------------------------------------------------------------
+# `iscp up` says what it waits for if it waits for longer than a moment.
+
 NOTICE_AFTER_S = 3.0
 """Seconds that `iscp up` waits for one thing before it says so."""
 
@@ -411,6 +417,8 @@ def awaited_of(node: str, log: Path) -> str:
         awaited = _AWAITED_AFTER.get(event, awaited) if isinstance(event, str) else awaited
     return awaited.format(node)
 
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
 
 HOST = "127.0.0.1"
 

@@ -1,10 +1,5 @@
-"""The commands `iscp log`: what a person does to a job log that no owner can begin with, or after an upgrade.
-
-The options by which commands that work at the storage itself, beside or without nodes, find a cluster's job log.
-
-The commands `iscp certs`: an authority and certificates for development and trials.
-
-`iscp node`: one node, until SIGTERM.
+"""Commands that work on this machine beside the nodes: `iscp log` repairs or upgrades a job log, `iscp certs` makes an
+authority and certificates for development and trials, and `iscp node` runs one node until SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,6 +25,10 @@ from iscp.system.late_imports import do_without_pandas
 if TYPE_CHECKING:
     from iscp.etcd.owner_keys import EtcdLogMarks
 
+
+# --- options that find a job log --------------------------------------------------------------------------------------
+# Commands that work at the storage itself, beside or without nodes, find a cluster's job log by these options.
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -50,6 +49,10 @@ def require_one_home(data: Path | None, file: Path | None) -> None:
     """Raises click.UsageError unless exactly one of both is given."""
     if (data is None) == (file is None):
         raise click.UsageError("give either --data or --config")
+
+
+# --- the job log ------------------------------------------------------------------------------------------------------
+# The commands `iscp log` are for a job log with which no owner can begin, and for the time after an upgrade.
 
 
 @click.group()
@@ -145,6 +148,8 @@ def _repair(invocation: Invocation, uri: str, marks: EtcdLogMarks | None) -> Non
         say(f"the job log ends at version {repaired.version} now")
 
 
+# --- certificates -----------------------------------------------------------------------------------------------------
+
 DAYS_MAX = 36_500
 """Days for which a certificate may be made; more are refused."""
 
@@ -226,6 +231,9 @@ def _show(invocation: Invocation, directory: Path, name: str, end: datetime) -> 
     row = {"cert_file": f"{stem}.pem", "key_file": f"{stem}.key", "valid_until_s": end.timestamp()}
     if not render.show(row, invocation.output):
         say(f"{stem}.pem, with its key beside it, is valid until {end:%Y-%m-%d %H:%M} UTC")
+
+
+# --- a node -----------------------------------------------------------------------------------------------------------
 
 
 def run(file: Path | None) -> int:

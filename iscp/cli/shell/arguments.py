@@ -1,16 +1,7 @@
-"""Parse what users type: durations, tables, column lists, and the options that stand anywhere on the line.
+"""The arguments and options of commands: what users type is parsed, completed in a shell, and checked.
 
-Nothing here imports gRPC: `--help` is to be there at once.
-
-Paths into an answer, as kubectl's jsonpath has them: `.status.error_code`, `{.nodes[0].id}`, `[*].name`.
-
-Fields, indexes and `[*]` only. A field of a list is that of each of its items, and `.items` of a list is the list, so
-that paths for Kubernetes' lists fit these. Filters, slices, ranges and functions are not known.
-
-Complete in a shell: tables, jobs, nodes and accounts as the cluster knows them, contexts, formats and fields.
-
-A shell waits meanwhile, and shows nothing but what it is given: names that cannot be found in time are no error, and
-are not completed.
+The module has the types of arguments, the paths of `-o jsonpath`, the completion of names, and the options that stand
+anywhere on the line. Nothing here imports gRPC: `--help` is to be there at once.
 """
 
 from __future__ import annotations
@@ -32,6 +23,11 @@ from iscp.model.values.untrusted_values import SECONDS_MAX
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
+
+# --- completion in a shell --------------------------------------------------------------------------------------------
+# Tables, jobs, views, nodes and accounts are completed as the cluster knows them, and contexts as the user's file does.
+# A shell waits meanwhile, and shows nothing but what it is given: names that cannot be found in time are no error, and
+# are not completed.
 
 COMPLETION_TIMEOUT_S = 1.0
 """Seconds that a shell waits for the cluster's names while it completes a word; then it completes none of them."""
@@ -125,6 +121,11 @@ JOB_NAME, VIEW_NAME, NODE, ACCOUNT = (
 )
 
 
+# --- paths into an answer ---------------------------------------------------------------------------------------------
+# The paths are as kubectl's jsonpath has them: `.status.error_code`, `{.nodes[0].id}`, `[*].name`. They have fields,
+# indexes and `[*]` only; filters, slices, ranges and functions are not known. A field of a list is that of each of its
+# items, and `.items` of a list is the list, so that paths for Kubernetes' lists fit these.
+
 _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(?:(-?\d+)|(\*)|'([^']+)'|\"([^\"]+)\")\]")
 
 Step = str | int | None
@@ -182,6 +183,8 @@ def _values_of_list(value: list[Any], step: Step) -> list[Any]:
         case str():
             return [each for one in value for each in _values_of(one, step)]
 
+
+# --- types of arguments: durations, tables, columns, forms of the output ----------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -358,6 +361,9 @@ DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), Co
 TARGET = TargetType()
 
 
+# --- options that stand anywhere on the line --------------------------------------------------------------------------
+
+
 def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Raises click.BadParameter unless each address is HOST:PORT."""
     from iscp.system.tls.tls_files import split_addresses
@@ -444,6 +450,8 @@ def anywhere(command: F) -> F:
         command = option(command)
     return output_options(command)
 
+
+# --- arguments and options that commands share ------------------------------------------------------------------------
 
 table_argument = click.argument("table", type=TABLE, metavar="T")
 any_table_argument = click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)

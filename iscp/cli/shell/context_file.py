@@ -1,4 +1,6 @@
-"""The user's own file of contexts: clusters by name, and the one that commands go to unless an option names another.
+"""The cluster that a command goes to, and the options of the whole command line.
+
+The user's own file of contexts has clusters by name, and the one that commands go to unless an option names another:
 
 ```toml
 current = "lake"
@@ -7,8 +9,6 @@ current = "lake"
 endpoint = "10.0.0.1:7430,10.0.0.2:7430"
 ca_file = "/etc/lake/ca.pem"
 ```
-
-The options of the whole command line: the cluster, the form of the output, how long a request may take.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from iscp.model.values.errors import IscpError
     from iscp.system.tls.tls_files import TlsFiles
 
+
+# --- the file of contexts ---------------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REPAIR = "Correct the file, or remove it"
@@ -198,6 +200,9 @@ def with_context(contexts: Contexts, name: str, context: Context | None) -> Cont
         return replace(contexts, known={**known, name: check_context(name, context)})
     return Contexts("" if contexts.current == name else contexts.current, known)
 
+
+# --- options of the whole command line --------------------------------------------------------------------------------
+# The options are the cluster, the form of the output, and how long a request may take.
 
 REQUEST_TIMEOUT_S = 30.0
 """Seconds that a command calls nodes for an answer if --request-timeout does not say it; then it fails."""

@@ -1,12 +1,7 @@
-"""Show answers: plain values with stable snake_case names, as JSON, YAML or a table.
+"""Answers as commands show them: plain values with stable snake_case names, as JSON, YAML or a table.
 
-The shapes given here are an interface: scripts read them. Names may be added, never changed.
-
-A cluster, its nodes and its shards, as they are drawn.
-
-The iterations of a job, as lines of a table.
-
-Print rows that a job leaves out of its target.
+The shapes given here are an interface: scripts read them. Names may be added, never changed. The module draws jobs, the
+cluster with its nodes and shards, iterations, and rows that a job leaves out.
 """
 
 from __future__ import annotations
@@ -39,6 +34,9 @@ from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import one_line
 
 Row = dict[str, Any]
+
+
+# --- rows of answers --------------------------------------------------------------------------------------------------
 
 
 def job_row(job: JobView) -> Row:
@@ -101,6 +99,9 @@ def checkpoint_lag_s(cluster: ClusterView) -> float:
     return max(0.0, time.time() - cluster.checkpoint_at_s) if cluster.checkpoint_at_s else -1.0
 
 
+# --- JSON, YAML and names ---------------------------------------------------------------------------------------------
+
+
 def show(value: Any, output: str) -> bool:
     """Print `value` as JSON, as YAML, by name or in part; False where a table is wanted, which is the caller's to draw.
 
@@ -145,6 +146,9 @@ def _name_of(row: Row) -> str:
         if field in row:
             return str(row[field])
     raise click.UsageError("-o name: the answer is of no job, node or table")
+
+
+# --- jobs, and what owners have decided -------------------------------------------------------------------------------
 
 
 def lag(job: JobView) -> str:
@@ -321,6 +325,9 @@ def event_line(event: EventView) -> str:
     return f"{moment(event.at_s)}  {number:8} {event.what:8} {subject}  {event.why}"
 
 
+# --- numbers and times ------------------------------------------------------------------------------------------------
+
+
 def version(number: int) -> str:
     return "-" if number < 0 else str(number)
 
@@ -332,6 +339,8 @@ def seconds(span_s: float) -> str:
 def moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at_s > 0 else "-"
 
+
+# --- a cluster, its nodes and its shards ------------------------------------------------------------------------------
 
 LEFT_OUT_SHOWN_MAX = 5
 """Jobs shown that the global checkpoint leaves out; of others their number is shown."""
@@ -405,6 +414,8 @@ def show_placement(shards: Sequence[PlacedShard], *, ring: bool, wide: bool = Fa
     table(columns, rows, spare=("RANGE", "PREFERRED", "STATE"), wide=wide)
 
 
+# --- iterations of a job ----------------------------------------------------------------------------------------------
+
 COLUMNS = (
     "SEQ",
     "KIND",
@@ -475,6 +486,9 @@ def _cells_of(entry: HistoryEntry) -> dict[str, str]:
         "WHY": entry.reason,
         "ERROR": entry.error_msg,
     }
+
+
+# --- rows that a job leaves out of its target -------------------------------------------------------------------------
 
 
 def show_left_out(found: LeftOutRows, wide: bool) -> None:

@@ -1,14 +1,8 @@
-"""The programs as a whole: what they refuse, and where errors become words on stderr and an exit status.
+"""The programs `iscp-admin` and `iscp` as a whole: their root command, what it refuses, and how errors become words on
+stderr and an exit status.
 
-`-w/--watch`: a command that shows something shows it again and again.
-
-Errors on the command line: in the words of what was typed, as text or as JSON, and with which exit status.
-
-The exit statuses of `iscp-admin` and what they mean (docs/cli.md).
-
-Files that both programs make of themselves: the script of a shell's completion, and manual pages.
-
-Manual pages (man, section 1), made of what the commands' own help is made of: one page for each command.
+The module also has the option `--watch`, and the files that both programs make of themselves: the script of a shell's
+completion, and manual pages.
 """
 
 from __future__ import annotations
@@ -34,6 +28,8 @@ from iscp.cli.shell.terminal import json_text, say, say_drawn
 from iscp.model.spec.spec import flat_name
 from iscp.model.values.errors import ConfigurationError, ErrorCode, IscpError, TemporaryError
 from iscp.model.values.untrusted_values import extra_missing, one_line, printable, shown
+
+# --- the root command -------------------------------------------------------------------------------------------------
 
 USAGE_CHARS_MAX = 1_000
 """Characters of what a command says of wrong arguments; of a longer text the middle is left out."""
@@ -120,6 +116,9 @@ def _usage_in_one_line() -> Iterator[None]:
         raise WrongUsage(error) from error
 
 
+# --- --watch ----------------------------------------------------------------------------------------------------------
+# A command that shows something shows it again and again.
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 WATCH_EVERY_S = 2.0
@@ -191,7 +190,13 @@ def _print(drawn: str, between: str, terminal: bool) -> None:
     sys.stdout.flush()
 
 
+# --- errors and exit statuses -----------------------------------------------------------------------------------------
+# An error is said in the words of what was typed, as text or as JSON.
+
+
 class ExitStatus(IntEnum):
+    """The exit statuses of `iscp-admin` and what they mean (docs/cli.md)."""
+
     FAILED = 1
     WRONG_USAGE = 2
     OUT_OF_TIME = 3
@@ -305,6 +310,10 @@ def show_usage_error(error: click.UsageError, option: str) -> None:
 def _show_json(about: dict[str, object]) -> None:
     fields = {name: one_line(value) if isinstance(value, str) else value for name, value in about.items()}
     say(json_text({"error": fields}), err=True)
+
+
+# --- manual pages and completion --------------------------------------------------------------------------------------
+# The manual pages (man, section 1) are made of what the commands' own help is made of: one page for each command.
 
 
 def write_pages(program: click.Command, name: str, directory: Path) -> list[Path]:

@@ -1,11 +1,7 @@
 """Print for commands, and put questions before they change much: texts of others never steer a terminal.
 
-Every command prints by this module, and tables by `drawing`, which has each text escaped. JSON and YAML, which programs
-read, have the escapes of their own form, so that nothing is lost.
-
-Tables and pairs of names and values, drawn for a terminal or a pipe.
-
-Each text that is drawn is made by `plain`: rich takes brackets in a bare string for markup, in a heading too.
+Every command prints by this module, which escapes each text. JSON and YAML, which programs read, have the escapes of
+their own form, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -24,6 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+
+# --- texts and questions ----------------------------------------------------------------------------------------------
 
 
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -93,6 +92,10 @@ def confirm(question: str) -> None:
     if not agreed:
         raise click.Abort
 
+
+# --- tables, and pairs of names and values ----------------------------------------------------------------------------
+# Tables are drawn for a terminal or a pipe. Each text that is drawn is made by `plain`: rich takes brackets in a bare
+# string for markup, in a heading too.
 
 PIPE_WIDTH = 400
 """Characters of a table's line where no terminal says how wide it is, so that pipes see whole values."""

@@ -1,12 +1,7 @@
 """The files that define jobs, for all commands that read them: YAML and JSON of jobs, SQL of views and indexes, and
 projects of other tools, each by itself or in directories.
 
-Nothing in a directory is passed over but what is listed here: whoever removes what no file defines relies on it.
-
-Views and indexes of one project as jobs: the places of their tables, and the order in which they can be
-registered.
-
-Reads SQL files with statements of views and of indexes.
+The module reads statements of SQL files, makes jobs of them, and finds the files of directories.
 """
 
 from __future__ import annotations
@@ -43,6 +38,8 @@ from iscp.model.spec.spec import set_of, to_spec_json, with_set
 from iscp.model.spec.spec_parsing import ViewFields, view_of
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import Refusals, one_line
+
+# --- SQL files with statements of views and of indexes ----------------------------------------------------------------
 
 FILE_CHARS_MAX = 10_000_000
 """Characters of a file of views; a longer one is refused."""
@@ -82,6 +79,10 @@ def parse_sql(source: SqlSource) -> Iterator[Statement | InvalidRequest]:
     for tokens, end in statement_tokens(source):
         yield parse_index(source, tokens, end) if is_index(tokens) else parse_view(source, tokens, end)
 
+
+# --- views and indexes as jobs ----------------------------------------------------------------------------------------
+# The views and indexes of one project become jobs. These functions find the places of their tables, and the order in
+# which the jobs can be registered.
 
 _TARGET_NAME = re.compile(r"[\w-][\w .-]*")
 
@@ -289,6 +290,9 @@ def index_spec(index: IndexStatement, target: str) -> str:
     fields = {"consumer": index.kind, "target": target, "key": list(index.key), "where": index.where or None}
     return to_spec_json({**fields, "options": dict(index.options), **run})
 
+
+# --- files and directories of definitions -----------------------------------------------------------------------------
+# Nothing in a directory is passed over but what is listed here: whoever removes what no file defines relies on it.
 
 _MANIFEST, _DBT_PROJECT = "manifest.json", "dbt_project.yml"
 PROJECT_FILES = (*PIPELINE_FILES, _MANIFEST, f"target/{_MANIFEST}")
@@ -508,6 +512,9 @@ def _is_project(path: str) -> bool:
 
 
 _REMEDY = "Move it elsewhere, or name the files that are meant instead of their directory"
+
+
+# --- projects of other tools ------------------------------------------------------------------------------------------
 
 
 def warn_of_project(found: ImportedViews) -> None:

@@ -1,10 +1,6 @@
-"""Read a project of Spark Declarative Pipelines: its SQL, and what functions return of SQL. Nothing of it is run.
+"""Views of projects of other tools: Spark Declarative Pipelines and dbt.
 
-Read a `manifest.json` of dbt: those of its models that have `iscp` in their `meta`.
-
-Find the tables that a query reads, by the names that it gives them; parsed here, judged by the node alone.
-
-Write queries of other engines as Spark takes them: names in its quotes, functions and literals by its rules.
+Nothing of a project is run: its files are read, and its queries are written as Spark takes them.
 """
 
 from __future__ import annotations
@@ -28,6 +24,11 @@ from iscp.model.values.untrusted_values import error_text
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
+
+
+# --- tables of a query ------------------------------------------------------------------------------------------------
+# A query's tables are found by the names that the query gives them. The query is parsed here, and judged by the node
+# alone.
 
 
 def tables_read(query: SqlSource) -> tuple[str, ...]:
@@ -92,6 +93,9 @@ def _is_defined(table: Expr, name: str, kind: type[Expr]) -> bool:
     return False
 
 
+# --- queries of other engines -----------------------------------------------------------------------------------------
+# Such queries are written as Spark takes them: names in its quotes, functions and literals by its rules.
+
 SPARK_ADAPTERS = frozenset({"", "databricks", "fabricspark", "glue", "spark"})
 """The adapters of dbt whose queries Spark takes as they are; a manifest without a name is taken as one of these."""
 
@@ -124,6 +128,9 @@ def in_spark(sql: str, adapter: str) -> str:
         raise ValueError("it is more than one statement")
     return found[0]
 
+
+# --- dbt --------------------------------------------------------------------------------------------------------------
+# The models of a `manifest.json` are taken over that have `iscp` in their `meta`.
 
 MANIFEST_CHARS_MAX = 200_000_000
 """Characters of a manifest of dbt; a longer one is refused."""
@@ -215,6 +222,9 @@ def _tags(node: dict[str, Any]) -> list[str]:
 def _seconds(value: object) -> float:
     return parse_duration_s(str(value))
 
+
+# --- Spark Declarative Pipelines --------------------------------------------------------------------------------------
+# The SQL of the project is read, and what its functions return of SQL.
 
 PIPELINE_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 MODULES = frozenset({"dp", "sdp", "dlt", "pipelines"})

@@ -1,14 +1,5 @@
-"""Read `CREATE FULLTEXT INDEX …`, `CREATE VECTOR INDEX …` and `CREATE SEARCH INDEX …`; faults have their places.
-
-What an option may be is decided by the node, as everywhere; here an option has a name and one value.
-
-Read `CREATE MATERIALIZED VIEW …` as Databricks writes it; what cannot be taken over is refused, with its place.
-
-Reads statements of SQL files token by token: what the statements of views and of indexes share.
-
-Cuts SQL into tokens as Spark does, as far as statements around a query need it; the query itself is not looked into.
-
-Comments and blanks are no tokens. Each token knows where it stands, so that a fault can be said with line and column.
+"""Read `CREATE MATERIALIZED VIEW …` as Databricks writes it, and `CREATE FULLTEXT INDEX …`, `CREATE VECTOR INDEX …` and
+`CREATE SEARCH INDEX …`. What cannot be taken over is refused, with its place in the file.
 """
 
 from __future__ import annotations
@@ -22,6 +13,10 @@ from typing import Any, ClassVar
 from iscp.model.spec.cron_schedule import parse_cron
 from iscp.model.spec.spec import INDEX_KINDS
 from iscp.model.values.errors import InvalidRequest
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+# SQL is cut into tokens as Spark does, as far as statements around a query need it; the query itself is not parsed.
+# Comments and blanks are no tokens. Each token knows where it stands, so that a fault can be said with line and column.
 
 
 class TokenKind(StrEnum):
@@ -121,6 +116,9 @@ def _token(source: SqlSource, at: int) -> SqlToken:
         return SqlToken(TokenKind.QUOTED, found[1].replace("``", "`"), at, found.end())
     return SqlToken(TokenKind.TEXT, _ESCAPE.sub(r"\1", found[1].replace(quote * 2, quote)), at, found.end())
 
+
+# --- what statements of views and of indexes share --------------------------------------------------------------------
+# The statements of a file are read token by token.
 
 UNIT_S = {"SECOND": 1.0, "MINUTE": 60.0, "HOUR": 3_600.0, "DAY": 86_400.0, "WEEK": 604_800.0}
 
@@ -291,6 +289,8 @@ class StatementReader:
         return self._source.place(at)
 
 
+# --- statements of views ----------------------------------------------------------------------------------------------
+
 STATEMENT = "CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name AS SELECT …"
 
 _REFUSED: Mapping[str, tuple[str, str]] = {
@@ -460,6 +460,9 @@ class _Reader(StatementReader):
         text = self._source.text[token.start : self._end].rstrip()
         return SqlSource(text, self._source.name, int(line), int(column))
 
+
+# --- statements of indexes --------------------------------------------------------------------------------------------
+# The node decides what the value of an option may be, as everywhere; here an option has a name and one value.
 
 INDEX_STATEMENT = (
     "CREATE [OR REPLACE] FULLTEXT|VECTOR|SEARCH INDEX [IF NOT EXISTS] name ON table (column [BOOST number], …) "

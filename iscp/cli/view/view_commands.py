@@ -1,11 +1,7 @@
 """The command group `iscp-admin view`: the results of queries over several tables, each maintained by a job of the kind
 `view`.
 
-Commands of `iscp-admin view` that do what those of `iscp-admin job` do, of a view that is found by its name.
-
-The command `iscp-admin view explain`: how a query is maintained, operator by operator.
-
-Finds a view by its name, which is a job's name, without its table; and shows its last refreshes.
+A view is found by its name, which is a job's name, without its table.
 """
 
 from __future__ import annotations
@@ -76,6 +72,8 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 
+# --- a view by its name, and its last refreshes -----------------------------------------------------------------------
+
 REFRESHES_SHOWN = 5
 """Refreshes of a view, the newest, that `view show` and `view explain` show; `view history` shows all."""
 
@@ -102,6 +100,8 @@ def show_refreshes(refreshes: list[HistoryEntry], *, wide: bool) -> None:
         say("\nlast refreshes")
         show_history(refreshes, wide=wide)
 
+
+# --- explain: how a query is maintained, operator by operator ---------------------------------------------------------
 
 UPKEEP_WORDS = {
     OperatorUpkeep.LINEAR: "from the changed rows alone",
@@ -228,6 +228,10 @@ def rows_words(rows: int) -> str:
     return "an unknown number of rows" if rows < 0 else f"{rows:,} rows"
 
 
+# --- commands as those of jobs ----------------------------------------------------------------------------------------
+# The commands do what those of `iscp-admin job` do, for a view that is found by its name.
+
+
 @click.command()
 @one_view
 @invocation
@@ -293,6 +297,9 @@ def logs(
 def _job_of(client: Client, name: str, table: str | None, account: str) -> JobName:
     job, _ = find_view(client, name, table, account)
     return JobName(job.table_id, job.name, job.account)
+
+
+# --- the group, and the commands that views alone have ----------------------------------------------------------------
 
 
 @click.group()

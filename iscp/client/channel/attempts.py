@@ -1,13 +1,7 @@
-"""Shared parts of calls to a node, for threads and for asyncio: the channel, how often they are repeated, their
-errors.
+"""Shared parts of calls to a node, for threads and for asyncio: the token that a client sends, the nodes that it may
+call and their channels, and how often a call is repeated.
 
-Says how long a call may wait for what it wants, by its request and by its own deadline.
-
-The nodes that a client may call, and which of them it calls next.
-
-The token that a client sends with each of its calls, and the channel that adds it.
-
-Calls to one node from asyncio, each repeated within its time where that is safe.
+The module also has the caller for asyncio; the caller for threads is in `silent_calls`.
 """
 
 from __future__ import annotations
@@ -67,6 +61,8 @@ from iscp.system.tls.tls_files import (
     endpoint_or_default,
     tls_of_environment,
 )
+
+# --- the token that a client sends with each of its calls -------------------------------------------------------------
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "ISCP_TOKEN", "ISCP_TOKEN_FILE"
 
@@ -172,6 +168,8 @@ def _stamp_of(file: Path) -> object:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
+# --- the nodes that a client may call, and which of them it calls next ------------------------------------------------
+
 ENDPOINT_AVOIDED_S = 30.0
 """How long a node that could not answer is called only where all others could not either."""
 
@@ -263,6 +261,9 @@ class EndpointChannel:
             self._channels = {}
         self._lock, self._made_in = threading.Lock(), OwnProcess("client")
 
+
+# --- attempts of a call -----------------------------------------------------------------------------------------------
+# A call is repeated within its time where that is safe.
 
 BACKOFF_S = 0.1
 """Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
@@ -444,6 +445,10 @@ class CallerBase:
             raise InvalidRequest("the client is closed", about="client", remedy="Make another one")
 
 
+# --- how long a call may wait for what it wants -----------------------------------------------------------------------
+# The request says how long, and so does the call's own deadline.
+
+
 def waiting_s(timeout_s: float, most_s: float, remedy: str, context: grpc.ServicerContext) -> float:
     """Return for how many seconds a call may wait that wants `timeout_s`. Raises InvalidRequest beyond `most_s`."""
     if not 0 <= timeout_s <= most_s:
@@ -452,6 +457,8 @@ def waiting_s(timeout_s: float, most_s: float, remedy: str, context: grpc.Servic
     remaining_s = context.time_remaining()
     return timeout_s if remaining_s is None else max(0.0, min(timeout_s, remaining_s))
 
+
+# --- calls from asyncio -----------------------------------------------------------------------------------------------
 
 R = TypeVar("R")
 

@@ -1,11 +1,7 @@
-"""Errors of iscp as gRPC statuses with a detail of our own, and back into the same classes.
+"""gRPC calls of clients and of nodes: errors of iscp as gRPC statuses and back, and what the metadata of calls say.
 
-Calls between nodes: what their metadata say, who refuses it, and the channels.
-
-Decides whether a call has reached whom it means: an address may have been given to another node, or to another
-cluster, since it was read.
-
-The context of a trace travels with a call as the metadata `traceparent`, after W3C Trace Context.
+The metadata of a call between nodes say whom the call means, and those of any call which trace the call belongs to. The
+channels between nodes are opened here too.
 """
 
 from __future__ import annotations
@@ -30,6 +26,10 @@ from iscp.system.tls.tls_files import FORMAT_VERSION, MESSAGE_BYTES_MAX, TlsSour
 from iscp.wire.v1 import admin_pb2 as pb
 
 log = logging.getLogger(__name__)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+# An error of iscp becomes a gRPC status with a detail of iscp's own, and becomes an error of the same class again.
 
 DETAIL_KEY = "iscp-error-bin"
 
@@ -227,6 +227,10 @@ def _no_answer(endpoint: str, text: str) -> core.Unavailable:
     )
 
 
+# --- calls between nodes ----------------------------------------------------------------------------------------------
+# The node that is called decides whether the call has reached whom it means: an address may have been given to another
+# node, or to another cluster, since it was read.
+
 CLUSTER_KEY = "iscp-cluster"
 NODE_KEY = "iscp-node"
 OWNER_KEY = "iscp-owner"
@@ -359,6 +363,9 @@ def refuse_other(meant: Meant, cluster: str, node_id: str, epoch: int, wire_form
     if meant.epoch != epoch:
         raise Unavailable(f"this is {node_id} in epoch {epoch}, not {meant.epoch}", remedy="Read the members again")
 
+
+# --- the context of a trace -------------------------------------------------------------------------------------------
+# The context travels with a call as the metadata `traceparent`, after W3C Trace Context.
 
 Pairs = tuple[tuple[str, str | bytes], ...]
 

@@ -1,23 +1,8 @@
-"""Ends calls that occupy a thread while their client neither sends its request nor reads the answer.
+"""Guards of a gRPC server's threads and connections against clients that occupy them, and the caller of a node by
+threads.
 
-gRPC gives a call a thread as soon as it begins, and so a few hundred calls without a request, on one connection, would
-leave none for anybody else. Decides which are ended: those that take too long, and, where many wait, the oldest.
-
-One thread of a server that ends, again and again, what its clients leave behind or take away from others.
-
-Calls to one node, each repeated within its time where that is safe.
-
-Closes connections without a call where they leave too little room for others.
-
-gRPC bounds how many there are, and then refuses whoever is new: a few thousand connections that answer pings, and do
-nothing else, would shut everybody out. gRPC neither counts them by address nor closes one, so their sockets are
-searched among the files of the process, and shut down.
-
-The connections to a port that give way to new ones. Knows no clock, and closes nothing.
-
-The bounds of a gRPC server: its connections, and the time for which nothing may happen on one.
-
-Handlers of gRPC's methods: those of a service by its descriptor, and another one around a handler.
+A server's threads are guarded by `SilentCalls`, its connections by `ConnectionGuard`; a `ClientWatch` runs the checks
+of both. `Caller` makes the calls of a client.
 """
 
 from __future__ import annotations
@@ -46,6 +31,11 @@ from iscp.system.small_files import open_files_limit
 from iscp.system.tls.tls_files import GivenTls
 
 log = logging.getLogger(__name__)
+
+
+# --- calls whose client neither sends its request nor reads the answer ------------------------------------------------
+# gRPC gives a call a thread as soon as it begins, and so a few hundred calls without a request, on one connection,
+# would leave none for anybody else. Those calls are ended that take too long, and, where many wait, the oldest.
 
 SILENT_MAX_S = 30.0
 """How long a call may wait for its request to come whole, or for a page of its answer to be read, and how long a stream
@@ -188,6 +178,10 @@ class _PagedMethod(_GuardedMethod):
                 yield page
 
 
+# --- checks of clients ------------------------------------------------------------------------------------------------
+# One thread of a server ends, again and again, the calls and connections that clients leave behind, or by which they
+# leave too little room for others.
+
 CLIENTS_CHECK_S = 0.5
 """How often a server counts calls that wait for their clients and connections without a call, and checks whether
 clients of the gateway have closed theirs.
@@ -221,6 +215,9 @@ class ClientWatch:
                 except Exception:  # the other checks go on
                     log.exception("grpc.check_failed")
 
+
+# --- calls to one node ------------------------------------------------------------------------------------------------
+# Each call is repeated within its time where that is safe.
 
 R = TypeVar("R")
 
@@ -281,6 +278,9 @@ def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
     return call
 
 
+# --- connections to a port that give way to new ones ------------------------------------------------------------------
+# This part decides; it knows no clock, and closes nothing.
+
 CROWDED_RATIO = 0.75
 """Part of the places for connections from which on those without a call are closed, the longest idle first."""
 
@@ -332,6 +332,8 @@ class ConnectionPlaces:
         return found
 
 
+# --- handlers of gRPC's methods ---------------------------------------------------------------------------------------
+
 _KINDS: Mapping[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
@@ -377,6 +379,8 @@ def handlers_of(
     }
 
 
+# --- the bounds of a gRPC server's connections ------------------------------------------------------------------------
+
 GRPC_CONNECTIONS_MAX = 4_096
 """Connections to a node's gRPC port, at most half of the files that the process may have open; one more is closed at
 once, until another one ends. Open ones, of the nodes of a cluster and of users, go on.
@@ -412,6 +416,12 @@ def server_bounds(connections_max: int) -> Options:
         # Two servers on one port would otherwise share it without a word.
         ("grpc.so_reuseport", 0),
     )
+
+
+# --- connections without a call that leave too little room for others -------------------------------------------------
+# gRPC bounds how many connections there are, and then refuses whoever is new: a few thousand connections that answer
+# pings, and do nothing else, would shut everybody out. gRPC neither counts connections by address nor closes one, so
+# their sockets are searched among the files of the process, and shut down.
 
 
 class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]

@@ -1,22 +1,7 @@
-"""Searches of indexes, and their answers, as messages.
+"""The values of `Admin`, `Operator` and the other services for users as messages of protobuf, and back.
 
-Tokens and entries of the audit as messages.
-
-Builds as users see them, what a job requests of one, and what nodes have finished of it, as messages.
-
-The cluster, its shards and what its owners have decided, as messages.
-
-Pages of jobs' feeds as messages.
-
-Jobs as users see them, their history, comparisons and progress, as messages.
-
-Columns of rows as texts of JSON in messages.
-
-Queries for lines of logs, and what nodes answer, as messages.
-
-Explanations of queries as messages of `Admin`.
-
-Requests of users and operators to `Admin` and `Operator`, and their results, as messages.
+For each kind of value there is a codec, or a pair of functions: tokens, builds, the cluster, feeds, jobs, logs,
+explanations of queries, requests with their results, and searches.
 """
 
 from __future__ import annotations
@@ -89,6 +74,8 @@ from iscp.wire.v1 import builds_pb2 as builds_pb
 from iscp.wire.v1 import feeds_pb2 as feeds_pb
 from iscp.wire.v1 import search_pb2 as search_pb
 
+# --- tokens and entries of the audit ----------------------------------------------------------------------------------
+
 _ROLES = EnumCodec(Role, access_pb.Role, "role {}")
 _ROLE_NAME = FieldCodec(lambda name: _ROLES.to_wire(Role(name)), lambda number: _ROLES.from_wire(number).value)
 
@@ -111,6 +98,9 @@ def role_to_wire(role: str) -> access_pb.Role.ValueType:
         raise InvalidRequest(f"is {role!r}, and must be one of {', '.join(Role)}", field="role", remedy="Name one")
     return access_pb.Role.ValueType(_ROLES.to_wire(Role(role)))
 
+
+# --- builds -----------------------------------------------------------------------------------------------------------
+# Builds are as users see them; further messages say what a job requests of a build, and what nodes have finished of it.
 
 _UNCOUNTED = dict.fromkeys(("rows", "bytes", "pieces"), UNKNOWN)
 
@@ -167,6 +157,8 @@ def finished_from_wire(answer: node_pb2.WorkOnBuildTasksResponse) -> dict[str, T
     return dict(zip(answer.finished, chain(sizes, repeat(UNCOUNTED)), strict=False))
 
 
+# --- the cluster, its shards, and what its owners have decided --------------------------------------------------------
+
 EVENT = Codec(EventView, operator_pb2.OwnerEvent)
 CONSUMER = Codec(ConsumerInfo, operator_pb2.ConsumerInfo)
 PLACED_SHARD = Codec(PlacedShard, operator_pb2.PlacedShard)
@@ -197,6 +189,9 @@ def event_pages(events: Iterable[EventView]) -> Iterator[operator_pb2.EventPage]
         yield operator_pb2.EventPage(events=page)
 
 
+# --- columns of rows as texts of JSON ---------------------------------------------------------------------------------
+
+
 def object_json(values: Mapping[str, Any]) -> str:
     """Return the values as an object of JSON, in ASCII."""
     # Half of a surrogate pair has an escape in JSON, and no form in a message of protobuf.
@@ -212,6 +207,9 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise PermanentError("the answer's columns are no object", remedy="Is the node newer than the client?")
     return found
+
+
+# --- pages of jobs' feeds ---------------------------------------------------------------------------------------------
 
 
 def feed_request_from_wire(message: feeds_pb.ReadFeedRequest, wait_s: float) -> FeedRequest:
@@ -251,6 +249,8 @@ def _change_from_wire(message: feeds_pb.FeedChange) -> FeedChange:
         net=message.net,
     )
 
+
+# --- jobs as users see them, their history, comparisons and progress --------------------------------------------------
 
 STATES = EnumCodec(JobState, pb.JobState, "state {}")
 REASONS = EnumCodec(Reason, pb.Reason, "reason {}")
@@ -294,6 +294,10 @@ LEFT_OUT_ROWS = Codec(
 
 _COMPARISON = Codec(Comparison, pb.VerifyReport, samples=Codec(Sample, pb.VerifySample))
 VERIFY_REPORT = Codec(VerifyReport, pb.VerifyReport, comparison=_COMPARISON)
+
+
+# --- lines of logs ----------------------------------------------------------------------------------------------------
+# The messages are queries for lines, and what nodes answer.
 
 
 def _level_from_wire(level: str) -> LogLevel:
@@ -341,6 +345,8 @@ def places_to_wire(places: Mapping[str, LogPlace]) -> list[operator_pb2.NodePlac
     return [operator_pb2.NodePlace(node_id=node_id, place=_PLACE.to_wire(place)) for node_id, place in places.items()]
 
 
+# --- explanations of queries ------------------------------------------------------------------------------------------
+
 _SIZE = Codec(TableSize, pb.QueryTable)
 _EXPLANATION = Codec(
     QueryExplanation,
@@ -375,6 +381,9 @@ def explanation_from_wire(message: pb.QueryExplanation) -> QueryExplanation:
     """Raises PermanentError where the node is newer and keeps an operator in a way unknown here."""
     sizes = {each.name: _SIZE.from_wire(each) for each in message.tables if each.bytes >= 0}
     return _EXPLANATION.from_wire(message, sizes=sizes)
+
+
+# --- requests of users and operators, and their results ---------------------------------------------------------------
 
 
 def _refusal_from_wire(detail: pb.ErrorDetail) -> PermanentError:
@@ -434,6 +443,8 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
             )
     return JOB_FILTER.from_wire(message, limit=limit or JobFilter().limit)
 
+
+# --- searches of indexes, and their answers ---------------------------------------------------------------------------
 
 K_DEFAULT = 10
 """Hits of a search whose request says no number."""

@@ -1,32 +1,7 @@
-"""The owner's side of builds: cuts snapshots into tasks, has nodes work on them, and says what is built.
+"""The two machines of builds: the owner's builder, which cuts snapshots into tasks and has nodes work on them, and a
+node's build worker, which works on the tasks that an owner names.
 
-After ScyllaDB's view building coordinator. Decides what is written to etcd and which node is called; knows nothing of
-etcd, channels or files. Rules:
-
-- etcd has the tasks that are unfinished, and no more; what is finished, the storage knows (iscp.ports.consumer).
-- What is decided rests on what is written: a change counts once its transaction is done. One is on its way at a time;
-  when one fails, or is not there any more, the builder begins again with what etcd has, like the next owner would.
-- A task is finished when its node has said so, unless it was aborted or deleted before that is written.
-- An aborted task is never revived: others take its place, under ids that were never given before (term, counter).
-
-Show the builds that the owner's builder knows, and how far they are.
-
-The owner's loads, writes and checks of what etcd has of builds: one at a time, each answered before the next.
-
-An owner that has nothing to write would not notice that its transactions are gone, as from an etcd that was emptied, or
-restored from a backup: nodes know of no task any more that it calls them for, or of some that are long over. So it
-checks now and then that what it knows is still what was written last: one read of one key.
-
-The node's side of builds, which works on the tasks that an owner names, and remembers what it has finished.
-
-The worker follows the tasks in etcd, and is called by the owner (after ScyllaDB's view building worker). Rules:
-
-- Only what etcd has as a task of this node is worked on; one that is aborted or deleted is neither worked on nor
-  reported as finished, however far it was.
-- One batch a range at a time: tasks of one type, table, range and `BuildPlan.reading`, read once.
-- Commits are staged beside that, because the source may delete the ones that wait, and one task of a table at a time.
-- A finished task is remembered until the owner has deleted it, so that the next owner is answered at once.
-- Once an owner was heard, no earlier one is obeyed.
+Both are after ScyllaDB's view building (its coordinator and its worker).
 """
 
 from __future__ import annotations
@@ -97,9 +72,19 @@ from iscp.model.values.errors import NotOwner, Unavailable
 from iscp.model.values.progress import TableSize
 from iscp.model.values.ring import Placement
 
+# --- the owner's side -------------------------------------------------------------------------------------------------
+
 
 class StoreTurns:
-    """The turns of loads, writes and checks. `awaited` is the number of what is under way; 0 if nothing is."""
+    """The turns of the owner's loads, writes and checks of what etcd has of builds.
+
+    There is one at a time, and each is answered before the next. `awaited` is the number of what is under way; 0 if
+    nothing is.
+
+    An owner that has nothing to write would not notice that its transactions are gone, as from an etcd that was
+    emptied, or restored from a backup: nodes know of no task any more that it calls them for, or of some that are long
+    over. So the owner checks now and then that what it knows is still what was written last: one read of one key.
+    """
 
     def __init__(self, check_every_s: float, now_s: float) -> None:
         self.awaited = 0
@@ -150,7 +135,17 @@ class StoreTurns:
 
 
 class Builder:
-    """One term's. Feed it events in order with a clock that does not step back; carry out the effects in order.
+    """One term's builder. Feed it events in order with a clock that does not step back; carry out the effects in order.
+
+    The builder decides what is written to etcd and which node is called, and says what is built; it knows nothing of
+    etcd, channels or files. Rules:
+
+    - etcd has the tasks that are unfinished, and no more; what is finished, the storage knows (iscp.ports.consumer).
+    - What is decided rests on what is written: a change counts once its transaction is done. One is on its way at a
+      time; when one fails, or is not there any more, the builder begins again with what etcd has, like the next owner
+      would.
+    - A task is finished when its node has said so, unless it was aborted or deleted before that is written.
+    - An aborted task is never revived: others take its place, under ids that were never given before (term, counter).
 
     `state` is what etcd has; None: it is not loaded. `finished`: tasks that are to be removed, with what each had of
     the source. `wanted`: the builds that jobs want at first; `unbuilt`: all jobs that may want one, as they have
@@ -405,6 +400,9 @@ class Builder:
         return f"{self.owner_rev:08x}-{self._counter:08x}"
 
 
+# --- the builds that the builder knows, and how far they are ----------------------------------------------------------
+
+
 def known_builds(builder: Builder, clock_at_s: float = 0.0) -> KnownBuilds:
     """Return the tables with a build that is wanted or goes on, in the order of their turns. Raises Unavailable.
 
@@ -441,6 +439,8 @@ def _stage(state: BuildState, plan: BuildPlan) -> BuildStage:
     return BuildStage.BUILDING if plan.job_id in state.plans else BuildStage.WAITING
 
 
+# --- the node's side --------------------------------------------------------------------------------------------------
+
 RANGES_AT_ONCE_MAX = 2
 """Ranges that a node builds at a time; the others wait for one to end."""
 
@@ -472,7 +472,19 @@ class RunningBatch:
 
 
 class BuildWorker:
-    """Feed it events in order; carry out the effects in order. `state` has this node's tasks alone, and all plans."""
+    """A node's worker. Feed it events in order; carry out the effects in order.
+
+    The worker follows the tasks in etcd, works on those that the owner calls it for, and remembers what it has
+    finished. `state` has this node's tasks alone, and all plans. Rules:
+
+    - Only what etcd has as a task of this node is worked on; one that is aborted or deleted is neither worked on nor
+      reported as finished, however far it was.
+    - One batch a range at a time: tasks of one type, table, range and `BuildPlan.reading`, read once.
+    - Commits are staged beside that, because the source may delete the ones that wait, and one task of a table at a
+      time.
+    - A finished task is remembered until the owner has deleted it, so that the next owner is answered at once.
+    - Once an owner was heard, no earlier one is obeyed.
+    """
 
     def __init__(self, node_id: str, ranges_at_once: int = RANGES_AT_ONCE_MAX) -> None:
         self.node_id = node_id

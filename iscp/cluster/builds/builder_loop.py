@@ -1,19 +1,7 @@
-"""The builder of a node that is the owner, on a thread of its own: between terms it waits.
+"""The loops around the two machines of builds: the builder of a node that is the owner, and the build worker of every
+node.
 
-The builder reads the rows of jobs whenever they have changed, and again and again if tasks may be placed. One thread
-carries all that goes to etcd and comes from it, in order; calls to nodes wait on nobody's thread.
-
-The nodes that may build, as the owner's machine knows them.
-
-Give users access to the builder of the owner's term, from any thread (protocol TermBuilds).
-
-Collect what the owner knows of tables that are built, or whose commits are retained or are to be.
-
-Read from the rows of jobs what they say of builds.
-
-A node's build worker, on a thread of its own; batches run on others.
-
-Records what a node builds: each range of a table that it stages, and the commits that it retains meanwhile.
+The module also has what the builder reads of jobs, nodes and tables, and the access of users to the builder.
 """
 
 from __future__ import annotations
@@ -83,6 +71,8 @@ from iscp.schedule.lag import counts
 from iscp.system.inbox import Gathered, Inbox, Turns, query_loop
 from iscp.system.threads import THREADS
 
+# --- what the rows of jobs say of builds ------------------------------------------------------------------------------
+
 PlanOf = Callable[[JobRow], BuildPlan | None]
 """The build that the job's status requests; None: it requests none, or has not said so yet."""
 
@@ -147,6 +137,10 @@ def _may_want(row: JobRow) -> bool:
     return row.watermark.version == NOTHING_APPLIED and not stopped
 
 
+# --- nodes and tables, as the owner knows them ------------------------------------------------------------------------
+# The nodes are those that may build. The tables are those that are built, or whose commits are retained or are to be.
+
+
 @dataclass(slots=True)
 class BuildNodes:
     """The nodes of builds. `placed` is None until it is known."""
@@ -205,6 +199,8 @@ def table_seen(table_id: str, rows: Sequence[JobRow], probed: Sequence[SourceSee
     )
 
 
+# --- the builder's loop -----------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -219,7 +215,12 @@ Action = Callable[[], None]
 
 
 class BuilderLoop:
-    """Runs beside the owner's loop. `plan_of` says what a job's row requests."""
+    """The builder of a node that is the owner, on a thread of its own: between terms it waits.
+
+    The builder reads the rows of jobs whenever they have changed, and again and again if tasks may be placed. One
+    thread carries all that goes to etcd and comes from it, in order; calls to nodes wait on nobody's thread. The loop
+    runs beside the owner's loop. `plan_of` says what a job's row requests.
+    """
 
     _builder_of: type[Builder] = Builder
 
@@ -455,8 +456,11 @@ class BuilderLoop:
         self._inbox.post(lambda: self._step(builder, event))
 
 
+# --- access of users to the builder -----------------------------------------------------------------------------------
+
+
 class BuilderAccess:
-    """Access to the builder. `clock` is the loop's."""
+    """The protocol `TermBuilds`: access to the builder of the owner's term, from any thread. `clock` is the loop's."""
 
     def __init__(self, loop: BuilderLoop, clock: Clock) -> None:
         self._loop = loop
@@ -478,6 +482,9 @@ class BuilderAccess:
         self._loop.request(Prioritize(table_id, priority))
 
 
+# --- the build worker's loop ------------------------------------------------------------------------------------------
+
+
 class BatchGuard(Guard, Protocol):
     """Refuses every write once it is cancelled."""
 
@@ -485,8 +492,9 @@ class BatchGuard(Guard, Protocol):
 
 
 class BuildWorkerLoop:
-    """The loop of a build worker. `guard` gives one for a batch that begins now. Each batch has a thread: the machine
-    runs only so many at once.
+    """The loop of a node's build worker, on a thread of its own; batches run on others.
+
+    `guard` gives one for a batch that begins now. Each batch has a thread: the machine runs only so many at once.
     """
 
     _worker_of: type[BuildWorker] = BuildWorker
@@ -594,6 +602,10 @@ def _about(batch: RangeBatch | StagingBatch) -> dict[str, object]:
     if isinstance(batch, RangeBatch):
         return {"range": batch.range_id}
     return {"table": batch.task.table_uri, "after": batch.task.after, "until": batch.task.until}
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+# What a node builds is recorded: each range of a table that it stages, and the commits that it retains meanwhile.
 
 
 class TracedRangeBuilder:

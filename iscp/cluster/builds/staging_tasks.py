@@ -1,25 +1,5 @@
-"""Decide which commits are retained for jobs that are built or have to apply a repair (tasks of the type
-process_staging), and when those commits are deleted.
-
-One task a table at a time, so that commits are retained in order of version, each once. Rules:
-
-- `RetainedSpan` is written before the first task, and deleted with the last one: whatever is there of its commits,
-  etcd has it.
-- All retained commits of a table are deleted together, once no job needs any of them.
-- Once a table's commits are to be deleted, none of them counts as retained: the task may delete them unreported.
-- A task that nobody needs any more is deleted, whether or not it ever comes to its end.
-- A repair is retained with the unread commits before it, which alone make it one that the tail can take in order.
-
-Replace tasks by others: at another node, or for other ranges.
-
-Two steps, each a transaction: first the tasks are aborted, then others replace them, under ids of their own. Tasks of
-the first step, by an owner that has ended or whose second step failed, become copies of what they were.
-
-The owner's calls to nodes that work on tasks: which are made next, and when one that failed is made again.
-
-Ranges that do not come to an end: which nodes have had them in vain, and whose jobs are shown as failing.
-
-A node has a range for so long; then another one gets it that has not had it yet, and once all have, each may again.
+"""Parts of the owner's builder: which commits are retained by tasks, how tasks are replaced by others, which nodes are
+called for tasks, and what is done about ranges that do not come to an end.
 """
 
 from __future__ import annotations
@@ -52,6 +32,8 @@ from iscp.model.job.source_holds import CommitRoute, JobPhase, route_commit
 from iscp.model.rows.key_ranges import WHOLE, children
 from iscp.model.values.errors import ErrorCode, InvalidRequest
 from iscp.model.values.progress import TableSize
+
+# --- commits that are retained ----------------------------------------------------------------------------------------
 
 COMMITS_OF_TASK_MAX = 100
 """Commits that one task retains; the others are for the next one, and another node may take it. Before a repair so many
@@ -95,8 +77,20 @@ class _Needs:
 
 
 class StagingTasks:
-    """The staging tasks of one term. `finished` has the tasks that are to be removed, with the size of what each has
-    retained.
+    """The tasks of one term that retain commits (tasks of the type process_staging).
+
+    The commits are retained for jobs that are built or have to apply a repair. This class decides which ones are, and
+    when they are deleted. One task a table at a time, so that commits are retained in order of version, each once.
+    Rules:
+
+    - `RetainedSpan` is written before the first task, and deleted with the last one: whatever is there of its commits,
+      etcd has it.
+    - All retained commits of a table are deleted together, once no job needs any of them.
+    - Once a table's commits are to be deleted, none of them counts as retained: the task may delete them unreported.
+    - A task that nobody needs any more is deleted, whether or not it ever comes to its end.
+    - A repair is retained with the unread commits before it, which alone make it one that the tail can take in order.
+
+    `finished` has the tasks that are to be removed, with the size of what each has retained.
     """
 
     def __init__(self, retained_bytes_max: int) -> None:
@@ -220,6 +214,9 @@ def _open_builds(state: BuildState, turns: TableTurns) -> Iterator[BuildPlan]:
         yield from (plan for plan in turns.plans_on(table_id) if plan.job_id not in state.plans)
 
 
+# --- tasks that are replaced by others --------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """One job's tasks that are replaced together, and the ranges of those that follow.
@@ -233,8 +230,11 @@ class Replacement:
 
 
 class Replacements:
-    """Replacements under way: `aborting` wait for their first step, `begun` has the tasks that have taken it, for the
-    second.
+    """Replacements of tasks by others: at another node, or for other ranges.
+
+    A replacement has two steps, each a transaction: first the tasks are aborted, then others replace them, under ids of
+    their own. Tasks of the first step, by an owner that has ended or whose second step failed, become copies of what
+    they were. `aborting` wait for their first step, `begun` has the tasks that have taken it, for the second.
     """
 
     def __init__(self) -> None:
@@ -348,6 +348,8 @@ def _nothing_to_do(range_id: int) -> InvalidRequest:
     )
 
 
+# --- calls to nodes that work on tasks --------------------------------------------------------------------------------
+
 CALLS_OF_NODE_MAX = 2
 """Ranges that a node is given to work on at a time, so that its next one is there when one is finished; the others wait
 at the owner, where they still can move.
@@ -393,9 +395,10 @@ class Setback:
 
 
 class RangeCalls:
-    """The calls of one term. `setbacks` has the places that failed last time, also when they are over.
+    """The calls of one term: which are made next, and when a call that failed is made again.
 
-    `since_s` says when each place was called for what it has not finished.
+    `setbacks` has the places that failed last time, also when they are over. `since_s` says when each place was called
+    for what it has not finished.
     """
 
     def __init__(self, owner_rev: int, timeout_s: float = RANGE_TIMEOUT_S) -> None:
@@ -547,6 +550,9 @@ def _read_together(
     return tuple(task_id for reading, task_id in ready if reading == ready[0][0])
 
 
+# --- ranges that do not come to an end --------------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class _Vain:
     """A range that nodes had in vain. `tried` has the nodes that had it for too long; `node_id` is the one that has it
@@ -558,7 +564,11 @@ class _Vain:
 
 
 class RangeFaults:
-    """The faults of one term. `shown` has the jobs that were reported as failing."""
+    """The faults of one term: which nodes have had ranges in vain, and whose jobs are shown as failing.
+
+    A node has a range for so long; then another node gets it that has not had it yet, and once all have, each may
+    again. `shown` has the jobs that were reported as failing.
+    """
 
     def __init__(self, calls: RangeCalls) -> None:
         self.shown: set[str] = set()

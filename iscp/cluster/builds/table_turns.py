@@ -1,11 +1,4 @@
-"""Whose turn it is: the builds that jobs want, by table, and how the tasks of a job come to be.
-
-A table whose turn has come is built for all of its jobs together. The tasks of a job are created in several
-transactions, and its plan with the last of them: tasks without a plan are what is left of a creation that was broken
-off, and are dropped before it begins again.
-
-The tables that wait to be built, in the order of their turns: what a step costs does not grow with their number.
-"""
+"""The turns of tables: the builds that jobs want, by table, and how the tasks of a job come to be."""
 
 from __future__ import annotations
 
@@ -29,6 +22,9 @@ from iscp.model.build.build_state import (
 )
 from iscp.model.build.build_task import PRIORITY_MAX, BuildPlan, BuildTask, TaskType
 from iscp.model.values.errors import InvalidRequest
+
+# --- tables that wait to be built -------------------------------------------------------------------------------------
+# The tables wait in the order of their turns: what a step costs does not grow with their number.
 
 GATHER_S = 2.0
 """Seconds that a table's turn waits after its first request: jobs that are registered together are read together."""
@@ -118,6 +114,11 @@ class WaitingTables:
             self._heap = [(turn, each) for each, turn in self._turns.items() if each not in self._gathering]
             heapq.heapify(self._heap)
 
+
+# --- turns, and the tasks of jobs -------------------------------------------------------------------------------------
+# A table whose turn has come is built for all of its jobs together. The tasks of a job are created in several
+# transactions, and its plan with the last of them: tasks without a plan are what is left of a creation that was broken
+# off, and are dropped before it begins again.
 
 STUCK_TABLES_MAX = 10
 """Tables that are begun beside `build.tables_at_once` where as many others do not go on; with more of them, those that

@@ -1,33 +1,7 @@
 """The owner's book of jobs: the current row of each, and what of it the job log does not have yet.
 
-Decisions (see PendingChanges) take effect here once the log has them. Reports of progress move the book at once, for
-the sink is the truth about them, and their rows follow at the log's pace. The book knows no clock, no threads and no
-storage.
-
-Rows of the book that the job log does not have yet, by their job_ids, in the order in which they first moved.
-
-Requests that were answered, so that one which is repeated gets the answer that it has missed.
-
-Remember which ranges the tables of the book's jobs are split into.
-
-Count the jobs of each account, and of all, by state and reason.
-
-Index the book's jobs by the places that they write and read, and by the names of their tables.
-
-Each index is built when it is first needed, of all rows: a new owner has no time for them.
-
-Find the places that jobs write and read, by path: what lies above and below one is found without reading all the
-others.
-
-A VACUUM of a table deletes what lies in its directory and is not its own, so that no target is ever above or below a
-place that another job writes or reads.
-
-Give each copy of a table an id of its own, if copies of a table carry the same id.
-
-A table that was copied keeps the id in its metadata. Placement, probes and reports are by id, so the jobs of one id
-have to be on one table: where its first job lies. Each copy of it elsewhere gets an id of its own.
-
-Rows that go into the book, and what has moved by them.
+`JobBook` is the book; the other classes are its parts: indexes by places and names, changes, answered requests, counts,
+ranges of tables, and rows that the log does not have yet.
 """
 
 from __future__ import annotations
@@ -55,12 +29,17 @@ from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.model.values.errors import InvariantBroken
 from iscp.model.values.ids import JobKey, ShardId
 
+# --- places, by path --------------------------------------------------------------------------------------------------
+
 _PATHS = ("/", "s3://")
 
 
 class Places:
-    """The jobs of each place, by their ids. A change or a lookup costs with a path's depth, not with the number of
-    jobs.
+    """The jobs of each place that jobs write or read, by their ids, found by path.
+
+    What lies above and below a place is found without reading all the others: a change or a lookup costs with a path's
+    depth, not with the number of jobs. A VACUUM of a table deletes what lies in its directory and is not its own, so
+    that no target is ever above or below a place that another job writes or reads.
 
     A place may be any text; only paths lie above or below one another. If `letters` is set, each place stands for the
     table of its dead letters too.
@@ -142,8 +121,15 @@ def with_letters(target: str) -> tuple[str, str]:
     return target, target + DEAD_LETTER_SUFFIX
 
 
+# --- indexes ----------------------------------------------------------------------------------------------------------
+
+
 class BookIndex:
-    """Invariant: what has been made is that of all rows that `rows` gives."""
+    """The indexes of the book's jobs: by the places that they write and read, and by the names of their tables.
+
+    Each index is built when it is first needed, of all rows: a new owner has no time for them. Invariant: what has been
+    made is that of all rows that `rows` gives.
+    """
 
     def __init__(self, rows: Callable[[], Iterable[JobRow]]) -> None:
         self._rows = rows
@@ -245,6 +231,9 @@ def _followed(row: JobRow) -> tuple[str, ...]:
     return () if (followed := row.source_id) == row.key.table_id else (followed,)
 
 
+# --- rows that go into the book, and what has moved by them -----------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class BookChange:
     """A `BookChange` is what has changed: `rows` as they are now (`drop_at_s` is set where a job was dropped).
@@ -277,6 +266,8 @@ def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
     return first | {shard: (*first[shard], *others) for shard, others in more.items()}
 
 
+# --- requests that were answered --------------------------------------------------------------------------------------
+
 REQUESTS_MAX = 250_000
 """Request ids whose answers are remembered; the oldest are forgotten, and count as new when they are repeated."""
 
@@ -286,7 +277,10 @@ another, and both may call a request `nightly-2026-11-27`."""
 
 
 class AnsweredRequests:
-    """Requests, oldest first, with the job_ids that they were about."""
+    """Requests that were answered, oldest first, with the job_ids that they were about.
+
+    A request which is repeated gets the answer that it has missed.
+    """
 
     def __init__(self, known: Mapping[RequestKey, str]) -> None:
         self._job_ids = dict(known)
@@ -304,11 +298,16 @@ class AnsweredRequests:
         self._job_ids = {request: job_id for request, job_id in self._job_ids.items() if job_id not in job_ids}
 
 
+# --- counts of jobs ---------------------------------------------------------------------------------------------------
+
 _COUNTED = attrgetter("key.account", "state", "reason")
 
 
 class JobCounts:
-    """A question costs nothing but its answer, whatever the number of jobs."""
+    """Counts of the jobs of each account, and of all, by state and reason.
+
+    A question costs nothing but its answer, whatever the number of jobs.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
@@ -329,8 +328,14 @@ class JobCounts:
         return sum(self._counts[account, each, why] for each in states for why in reasons)
 
 
+# --- ranges of tables -------------------------------------------------------------------------------------------------
+
+
 class SplitTables:
-    """A range of a table counts as often as jobs have a row for it; costs nothing of tables that are not split."""
+    """The ranges that the tables of the book's jobs are split into.
+
+    A range of a table counts as often as jobs have a row for it; costs nothing of tables that are not split.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, Counter[int]] = {}
@@ -354,9 +359,13 @@ class SplitTables:
             del self._rows[key.table_id]
 
 
+# --- rows that the job log does not have yet --------------------------------------------------------------------------
+
+
 class UnloggedRows:
-    """The rows that the log does not have yet. A row in which only a watermark has moved need not be written soon: it
-    is due after `flush`.
+    """The rows that the log does not have yet, by their job_ids, in the order in which they first moved.
+
+    A row in which only a watermark has moved need not be written soon: it is due after `flush`.
     """
 
     def __init__(self) -> None:
@@ -383,8 +392,15 @@ class UnloggedRows:
         return len(self._due)
 
 
+# --- the book ---------------------------------------------------------------------------------------------------------
+
+
 class JobBook:
     """The current row of every job by its key, and the dropped registrations until they are collected.
+
+    Decisions (see PendingChanges) take effect here once the log has them. Reports of progress move the book at once,
+    for the sink is the truth about them, and their rows follow at the log's pace. The book knows no clock, no threads
+    and no storage.
 
     `last_job_id` is the greatest there is, dropped ones too. Invariants: every wanted row has `drop_at_s` None, every
     dropped one has not; the indexes are those of the wanted rows. If a table is split, each of its jobs has a row for

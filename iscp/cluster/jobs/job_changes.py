@@ -1,15 +1,5 @@
-"""Decide what each request of users changes in the book.
-
-A draft holds decisions that the log does not have yet: each is made against the book and those before it in the draft,
-which is then committed or thrown away as a whole.
-
-The requests of users, and what each makes of a job's row.
-
-Refuse places that jobs occupy: no target may be another's, lie within another's table, or around it.
-
-Split or merge a table's ranges: which ranges go, which come, and the rows of its jobs.
-
-Neither moves rows of a sink: a range's next iteration reads what those before it have reached there.
+"""Decide what each request of users changes in the book: the requests, what each makes of a job's row, and the draft of
+decisions.
 """
 
 from __future__ import annotations
@@ -40,6 +30,10 @@ from iscp.model.spec.spec_parsing import changed_spec, parse_spec, target_of
 from iscp.model.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.model.values.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
 from iscp.model.values.ids import JobKey, ranged_job_id
+
+# --- splits and merges of a table's ranges ----------------------------------------------------------------------------
+# This part decides which ranges go, which come, and the rows of the table's jobs. Neither a split nor a merge moves
+# rows of a sink: a range's next iteration reads what those before it have reached there.
 
 RANGE_FIELD = "range"
 _SEE_LIST = "See `iscp-admin shard list` for those that there are"
@@ -145,6 +139,9 @@ def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:
         row._replace(key=row.key.of_range(each), job_id=ranged_job_id(row.job_id, each), origin=row.job_id)
         for each in sorted(ranges)
     ]
+
+
+# --- requests of users, and what each makes of a job's row ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +253,9 @@ def updated(row: JobRow, changes_json: str) -> JobRow | None:
     return changed if row.paused or row.reason is Reason.RETRYING else resumed(changed) or changed
 
 
+# --- places that jobs occupy ------------------------------------------------------------------------------------------
+# Such places are refused: no target may be another's, lie within another's table, or around it.
+
 TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
 
 
@@ -316,15 +316,18 @@ def named_to(account: str, job: JobRow) -> str:
     return f"job {job.key.job_name!r}" if job.key.account == account else "another job"
 
 
+# --- the draft --------------------------------------------------------------------------------------------------------
+
 OPERATORS_REQUEST = "reshard:"
 """The prefix of an operator's request id in the log: the request is not of the account with whose row it is logged."""
 
 
 class PendingChanges:
-    """Decisions that the log does not have yet, on top of the book.
+    """A draft of decisions that the log does not have yet, on top of the book.
 
-    `entries` are the rows to append, in order. A request that is refused leaves nothing behind. Requests name jobs;
-    what they change, they change in all rows of a job.
+    Each decision is made against the book and those before it in the draft, which is then committed or thrown away as a
+    whole. `entries` are the rows to append, in order. A request that is refused leaves nothing behind. Requests name
+    jobs; what they change, they change in all rows of a job.
     """
 
     def __init__(self, book: JobBook, now_s: float) -> None:
@@ -387,7 +390,11 @@ class PendingChanges:
         return [row for row in found if row is not None]
 
     def _own(self, row: JobRow, but: JobKey | None = None) -> JobRow:
-        """Return a new job under the id of its table, which is not that of a copy; the job `but` does not count."""
+        """Return a new job under the id of its table, which is not that of a copy; the job `but` does not count.
+
+        A table that was copied keeps the id in its metadata. Placement, probes and reports are by id, so the jobs of
+        one id have to be on one table: where its first job lies. Each copy of it elsewhere gets an id of its own.
+        """
         return with_own_table_id(
             row,
             lambda key: next(iter(self._rows(key)), None),

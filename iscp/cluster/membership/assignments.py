@@ -1,14 +1,6 @@
 """The assignments of shards to nodes, as the owner knows them: the states, the transitions, the table.
 
-A new owner takes over what a node runs from its Sync. Only the node's own report, or the end of its lease and of the
-grace after it, ends Draining: stopping is not stopped.
-
-Nodes that run a shard beside the one that holds it, until they have stopped: it is not placed before.
-
-A node that could not be seen for a while may come back with all that it ran, so there may be as many as shards: each
-question costs what it is about, however many there are.
-
-Decide where a shard should be. Only a dispatch makes it so.
+The module also has the second copies of shards, and the rings that say where a shard should be.
 """
 
 from __future__ import annotations
@@ -25,6 +17,10 @@ from iscp.model.values.errors import InvariantBroken
 from iscp.model.values.ids import ShardId
 from iscp.model.values.ring import Ring
 from iscp.model.values.state_table import StateTable
+
+# --- states and assignments -------------------------------------------------------------------------------------------
+# A new owner takes over what a node runs from its Sync. Only the node's own report, or the end of its lease and of the
+# grace after it, ends Draining: stopping is not stopped.
 
 # state diagram of SHARD_STATES
 #
@@ -270,7 +266,16 @@ class Assignments:
                 del self._parts[shard.table_id]
 
 
+# --- second copies ----------------------------------------------------------------------------------------------------
+
+
 class SecondCopies:
+    """The nodes that run a shard beside the one that holds it, until they have stopped: it is not placed before.
+
+    A node that could not be seen for a while may come back with all that it ran, so there may be as many as shards:
+    each question costs what it is about, however many there are.
+    """
+
     def __init__(self) -> None:
         self._tables: dict[str, dict[ShardId, set[Holder]]] = {}
         self._copies: dict[Holder, dict[ShardId, None]] = {}
@@ -310,6 +315,9 @@ class SecondCopies:
         alike = self._tables.get(shard.table_id, ())
         return next((each for each in alike if overlaps(each.range_id, shard.range_id)), None)
 
+
+# --- rings ------------------------------------------------------------------------------------------------------------
+# A ring decides where a shard should be. Only a dispatch makes it so.
 
 RINGS_KEPT_MAX = 4
 """Sets of nodes whose rings are cached, at 16 MB for 1,000 nodes; others are built again."""

@@ -1,18 +1,6 @@
 """The owner and its nodes' lives: having each report what it runs, giving up on one, waiting until it cannot write.
 
-Decide whether the owner hears of any node: one that reaches etcd and none of several nodes is cut off itself, and
-resigns.
-
-Its place in the queue for the election is then behind theirs, so that one of them leads. The owner resigns before it
-gives up on the nodes, as what they run need not stop. If no node reaches another, each of them is elected in its turn,
-and the first one to be elected twice within RESIGN_AGAIN_S stays, and runs everything.
-
-The registered nodes, as an owner knows them: the latest of the snapshots that it gets, by whatever way.
-
-The owner's dispatches: ordered, sent again until confirmed, bounded in number, given up with their node.
-
-Each is sent again ever more rarely, and the first time counts in a window over all nodes that follows what the owner
-can take in (`Window`): what it has to read never grows by its own impatience.
+The module also has the snapshots of the registered nodes, and the dispatches to nodes.
 """
 
 from __future__ import annotations
@@ -32,6 +20,12 @@ from iscp.model.protocol.messages import (
 )
 from iscp.model.values.errors import InvariantBroken
 from iscp.model.values.ids import Moment, NodeRecord, ShardId, ttls_fit, understands
+
+# --- an owner that hears of no node -----------------------------------------------------------------------------------
+# An owner that reaches etcd and none of several nodes is cut off itself, and resigns. Its place in the queue for the
+# election is then behind theirs, so that one of them leads. The owner resigns before it gives up on the nodes, as what
+# they run need not stop. If no node reaches another, each of them is elected in its turn, and the first one to be
+# elected twice within RESIGN_AGAIN_S stays, and runs everything.
 
 OTHERS_MIN = 2
 """Other nodes from which on an owner that hears of none resigns; a single silent node may itself be the fault."""
@@ -68,6 +62,9 @@ def note_new(term: Term, record: NodeRecord) -> None:
     """Count a node that is new to this owner as heard: it may have had no time to send anything."""
     if record.node_id not in term.gone:
         note_heard(term, record.node_id)
+
+
+# --- lives of nodes ---------------------------------------------------------------------------------------------------
 
 
 def apply_members(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
@@ -234,8 +231,14 @@ def _bury(term: Term, holder: Holder) -> None:
         term.free(term.assignments[shard])
 
 
+# --- the registered nodes ---------------------------------------------------------------------------------------------
+
+
 class Roll:
-    """The roll has the `members` as of `moment`."""
+    """The registered nodes, as an owner knows them: the latest of the snapshots that it gets, by whatever way.
+
+    The roll has the `members` as of `moment`.
+    """
 
     def __init__(self) -> None:
         self.members: tuple[NodeRecord, ...] = ()
@@ -282,6 +285,11 @@ class Roll:
         there = {(record.node_id, record.epoch) for record in members}
         return any((each.node_id, each.epoch) not in there and not each.leaving for each in self.members)
 
+
+# --- dispatches -------------------------------------------------------------------------------------------------------
+# Dispatches are ordered, sent again until confirmed, bounded in number, and given up with their node. Each is sent
+# again ever more rarely, and the first time counts in a window over all nodes that follows what the owner can take in
+# (`Window`): what the owner has to read never grows by its own impatience.
 
 TURN_MAX = 32
 """Dispatches sent to a node before those to other nodes are; they travel together."""

@@ -1,15 +1,6 @@
 """The state of one owner's term, which the owner's modules share. A new term begins with a new one.
 
-Limit how many dispatches the owner has outstanding at a time, over all nodes.
-
-The answers come to one thread. Requests beyond what the thread can take in wait unread, seem unanswered, are sent
-again, and make the backlog longer: congestion. So what may be outstanding follows from what was taken in lately, so
-that the time from a dispatch to its answer stays near one span however fast the owner is (Little's law, after TCP
-Vegas).
-
-Remember what a machine has to check again, and when: a heap, so that what is idle costs nothing.
-
-One node in the owner's eyes: how far they know each other, and what is on its way to the node.
+The parts of that state are what the owner knows of each node, the window of dispatches, and timers.
 """
 
 from __future__ import annotations
@@ -27,6 +18,8 @@ from iscp.model.protocol.messages import Checkpoint, NodeShard, Sync
 from iscp.model.values.ids import WIRE_FORMAT, NodeRecord, ShardId, TableEpoch
 from iscp.model.values.ring import Placement
 from iscp.model.values.state_table import StateTable
+
+# --- nodes in the owner's eyes ----------------------------------------------------------------------------------------
 
 OPERATIONS_IN_FLIGHT_MAX = 500
 """Dispatches sent to one node and not yet confirmed; the others queue at the owner."""
@@ -92,14 +85,16 @@ class Operation:
 
 @dataclass(slots=True)
 class Peer:
-    """`queue` says of the shards that wait for their dispatch whether it is a delete; it is taken from its front (which
-    in a plain dict costs ever more).
+    """One node in the owner's eyes: how far they know each other, and what is on its way to the node.
 
-    Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
-    `heard_s`: when it was last heard of, once it has synced. `founding`: it was registered when the term began, so that
-    it may run anything until it has synced. `doubted`: its life before was given up on in this term. `succeeded`: its
-    lease ended, and others may have been given what it ran. `waited_s`: how long it has waited, in all, for its reports
-    to be recorded where that took long.
+    `queue` says of the shards that wait for their dispatch whether it is a delete; it is taken from its front (which in
+    a plain dict costs ever more).
+
+    Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted. `heard_s`: when it was
+    last heard of, once it has synced. `founding`: it was registered when the term began, so that it may run anything
+    until it has synced. `doubted`: its life before was given up on in this term. `succeeded`: its lease ended, and
+    others may have been given what it ran. `waited_s`: how long it has waited, in all, for its reports to be recorded
+    where that took long.
     """
 
     record: NodeRecord
@@ -202,6 +197,12 @@ class Peer:
         return waits_s if waits_s > long_s else 0.0
 
 
+# --- the window of dispatches -----------------------------------------------------------------------------------------
+# The window limits how many dispatches the owner has outstanding at a time, over all nodes. The answers come to one
+# thread. Requests beyond what the thread can take in wait unread, seem unanswered, are sent again, and make the backlog
+# longer: congestion. So what may be outstanding follows from what was taken in lately, so that the time from a dispatch
+# to its answer stays near one span however fast the owner is (Little's law, after TCP Vegas).
+
 AWAITED_MIN = 256
 """Dispatches that may await their first answer even where none were answered lately; others wait."""
 
@@ -248,14 +249,17 @@ class Window:
             self._answered, self._since_s = 0, now_s
 
 
+# --- timers -----------------------------------------------------------------------------------------------------------
+
+
 def wake() -> None:
     """Do nothing, for a time at which the machine only has to step."""
 
 
 class Timers:
-    """Actions by due time, then in the order they were set.
+    """The things that a machine has to check again, and when: actions by due time, then in the order they were set.
 
-    None can be cancelled: each checks whether it still counts.
+    They are in a heap, so that what is idle costs nothing. None can be cancelled: each checks whether it still counts.
     """
 
     def __init__(self) -> None:
@@ -277,6 +281,8 @@ class Timers:
         while self._heap and self._heap[0][0] <= now_s:
             yield heapq.heappop(self._heap)[2]
 
+
+# --- the term ---------------------------------------------------------------------------------------------------------
 
 EPOCHS_MAX = 1_000
 """Epochs of one node that are remembered, so that one which a restored etcd gives again is noticed; the oldest are

@@ -1,10 +1,5 @@
-"""Keeps the owner's global checkpoint, and saves it now and then: the next owner is never to publish an earlier one.
-
-All methods but `save` belong to the owner loop's thread.
-
-Remember what an owner knows of the sources of its shards.
-
-Wakes who waits for progress of jobs.
+"""The facts that an owner's loop keeps of progress: the global checkpoint, the sources of shards, and a signal for
+those who wait.
 """
 
 from __future__ import annotations
@@ -31,7 +26,12 @@ EVERY_S = 1.0
 
 
 class Checkpointer:
-    """Save the global checkpoint. `due_s` says when to call `advance` (None: nothing has changed since)."""
+    """Keeps the owner's global checkpoint, and saves it now and then: the next owner is never to publish an earlier
+    one.
+
+    All methods but `save` belong to the owner loop's thread. `due_s` says when to call `advance` (None: nothing has
+    changed since).
+    """
 
     def __init__(
         self,
@@ -107,9 +107,10 @@ SAME_CLOCK_S = 0.1
 
 
 class SeenSources:
-    """The sources as they were seen: `seen` maps shards to what their nodes last saw, with times of their clocks.
+    """The sources of an owner's shards as they were seen.
 
-    `repaired` are those of them with a repair that some job has not applied.
+    `seen` maps shards to what their nodes last saw, with times of their clocks. `repaired` are those of them with a
+    repair that some job has not applied.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,19 +1,7 @@
-"""The thread that writes the job log: group commit, and the maintenance of log and book.
+"""The thread that writes the job log by group commits, and maintains log and book.
 
-One commit carries all that has gathered while the one before it ran. Requests go first and are answered when they are
-in the log; the rows of status reports are batched behind them, and nothing waits for those.
-
-A batch is what one commit to the job log carries.
-
-Whom the job log's writer notifies of what.
-
-The limits of the job log's writer, beside the settings of the section `log`.
-
-Keeps outside the job log what is to be known once it is damaged: its last version, and why nobody can claim it.
-
-No commit waits for it: a thread that may wait for etcd writes it, and after a pause where one commit follows another.
-
-The thread that writes the history of iterations and deletes the log's old files: nobody waits for either.
+The module also has what belongs to it: marks about the log outside of it, the writer of the history, and the writer's
+batches, hooks and limits.
 """
 
 from __future__ import annotations
@@ -65,6 +53,8 @@ from iscp.system.batch_writer import BatchLimits, BatchWriter, Chore, Outlet
 from iscp.system.inbox import Timer
 from iscp.system.threads import THREADS
 
+# --- marks about the job log, outside of it ---------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
@@ -80,8 +70,10 @@ ASK_PAUSE_S = 5.0
 
 
 class LogMarker:
-    """Record how far the log has come. `due_s` says when to call `advance` (None: the last version is saved, or on its
-    way).
+    """Keeps outside the job log what is to be known once it is damaged: its last version, and why nobody can claim it.
+
+    No commit waits for the marks: a thread that may wait for etcd writes them, and after a pause where one commit
+    follows another. `due_s` says when to call `advance` (None: the last version is saved, or on its way).
 
     `note` and `fault` may be called from any thread, all else belongs to the owner loop's.
     """
@@ -160,6 +152,8 @@ class LogMarker:
             log.warning("owner.fault_not_reported", extra={"error": str(error)})
 
 
+# --- the history of iterations ----------------------------------------------------------------------------------------
+
 BATCH_MAX = 10_000
 """History entries in one commit; the others follow in further commits."""
 
@@ -174,9 +168,10 @@ DAMAGED_RETRY_S = 10.0
 
 
 class HistoryWriter:
-    """Batches entries for about a second; while the storage fails they wait.
+    """The thread that writes the history of iterations and deletes the log's old files: nobody waits for either.
 
-    While the history is damaged nobody waits for them: a person has to repair it, and jobs must not stop until then.
+    Entries are batched for about a second; while the storage fails they wait. While the history is damaged nobody waits
+    for them: a person has to repair it, and jobs must not stop until then.
     """
 
     def __init__(
@@ -234,9 +229,14 @@ class HistoryWriter:
         log.error("history.quarantined", extra={"entry": shown(entry), "error": error_text(error)})
 
 
+# --- batches, hooks and limits of the writer --------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class LogBatch:
-    """The rows of the changes, statuses behind them, and whom to answer."""
+    """A batch is what one commit to the job log carries: the rows of the changes, statuses behind them, and whom to
+    answer.
+    """
 
     draft: PendingChanges
     answers: list[tuple[Future[Any], Answer | IscpError]] = field(default_factory=list)
@@ -248,7 +248,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogHooks:
-    """All are called from the writer's thread.
+    """The hooks by which the job log's writer notifies others. All are called from the writer's thread.
 
     `on_committed` after each commit, before its requests are answered, and when a report has moved rows; `on_deposed`
     once, when another owner was seen or an invariant was found broken: everything pending has failed by then;
@@ -262,7 +262,7 @@ class LogHooks:
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Bounds and intervals of the log's writer; all in seconds or counts."""
+    """Bounds and intervals of the log's writer, beside the settings of the section `log`; all in seconds or counts."""
 
     requests_max: int = 20_000
     """Requests that wait for the log; one more is refused with QUEUE_FULL."""
@@ -286,11 +286,16 @@ class LogLimits:
     """Seconds that the end of a term waits for the thread; then it is left, and the fence refuses its commits."""
 
 
+# --- the writer -------------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 
 class LogWriter:
     """Owns the book and writes the log, for one term. Requests and reports of other threads wait for its own.
+
+    One commit carries all that has gathered while the one before it ran. Requests go first and are answered when they
+    are in the log; the rows of status reports are batched behind them, and nothing waits for those.
 
     Lock order: `_book_lock`, which guards the book, before `_wake`, which guards what waits. Reports go from the one to
     the other under both, so that whoever reads a job finds them in one of the two.

@@ -1,13 +1,5 @@
-"""The events that an owner's loop gets from its own node, beside the events of its machine.
-
-The ports of an owner's loop: the job log, and whom it notifies of what.
-
-Remember when unread messages came in, so that nobody is blamed for what only has to be read.
-
-Remember what owners have decided lately, for operators: the newest, in memory, numbered within each term.
-
-Bring what former owners decided to the present one: from each node that has synced it takes what that node
-remembers.
+"""Parts of the owner's loop: the events that it gets from its own node, the ports by which it reaches others, unread
+messages, and the decisions of owners.
 """
 
 from __future__ import annotations
@@ -31,6 +23,9 @@ from iscp.ports.cluster import NodeCalls
 from iscp.ports.engine import JobLog
 from iscp.ports.system import Clock
 from iscp.system.inbox import Gathered
+
+# --- events of the owner's own node -----------------------------------------------------------------------------------
+# The loop gets these events beside the events of its machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +74,9 @@ def merge_shards(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[
     return before
 
 
+# --- ports of the loop: the job log, and whom the loop notifies -------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class JobLogAccess:
     """Access to the job log. `open` gives a log for one term."""
@@ -107,8 +105,14 @@ class OwnerHooks:
     on_woken: Callable[[ShardId], None] = lambda shard: None
 
 
+# --- unread messages --------------------------------------------------------------------------------------------------
+
+
 class Unread:
-    """Safe to use from several threads. Costs next to nothing where things are read about in the order they came in."""
+    """Remembers when unread messages came in, so that nobody is blamed for what only has to be read.
+
+    Safe to use from several threads. Costs next to nothing where things are read about in the order they came in.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -134,6 +138,8 @@ class Unread:
             return self._came[0] if self._came else self._clock.monotonic_s()
 
 
+# --- decisions of owners ----------------------------------------------------------------------------------------------
+
 PLACEMENT_EVENTS_MAX = 10_000
 """Events of owners that a node keeps for `iscp-admin events`; the oldest are forgotten."""
 
@@ -145,8 +151,9 @@ def _place(event: EventView) -> _Place:
 
 
 class Decisions:
-    """The decisions of owners, which any thread may read. `merge` takes in what other owners decided in earlier
-    terms.
+    """The latest decisions of owners, for operators: the newest, in memory, numbered within each term.
+
+    Any thread may read them. `merge` takes in what other owners decided in earlier terms.
     """
 
     def __init__(self) -> None:
@@ -241,7 +248,10 @@ log = logging.getLogger(__name__)
 
 
 class EventCollector:
-    """One node after the other, by a thread of its own, so that each term's events travel once."""
+    """Brings what former owners decided to the present one: it takes what each node that has synced remembers.
+
+    The collector takes one node after the other, by a thread of its own, so that each term's events travel once.
+    """
 
     def __init__(self, decisions: Decisions, call: Callable[[NodeRecord], NodeCalls]) -> None:
         self._decisions = decisions

@@ -1,15 +1,6 @@
-"""Run the owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner
-machine.
+"""The owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner machine.
 
-All of it happens on one inbox thread. The log's writer has threads of its own and reports what it has committed; the
-log's fence, not the election, is what makes a deposed owner harmless. A thread of its own writes to etcd: an etcd that
-does not answer must not delay the nodes that do.
-
-Claims a term in the job log, and loads what it begins with.
-
-Ends the leases of nodes that do not answer, as the owner and none other, by the thread that may wait for etcd.
-
-Builds the rings on a thread of its own: one of 1,000 nodes takes longer than the owner's loop may pause.
+The module also has what the loop leaves to other threads: the revocation of leases, and the building of rings.
 """
 
 from __future__ import annotations
@@ -77,6 +68,9 @@ from iscp.schedule.lag import NodeClocks
 from iscp.system.inbox import EVENTS_MAX, Gathered, Inbox, InboxLimits, Turns, query_loop
 from iscp.system.threads import THREADS, no_collection
 
+# --- the claim of a term ----------------------------------------------------------------------------------------------
+# A term is claimed in the job log, and loads what it begins with.
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTerm:
@@ -109,14 +103,17 @@ def claim_term(open_log: Callable[[], JobLog], cluster: ClusterPorts, still_lead
     return ClaimedTerm(joblog, owner_rev, rows, by_shard(rows), hold_s, overrides, members, members_at)
 
 
+# --- leases and rings, on threads of their own ------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 
 class Revoker:
-    """Revoke leases. `on_members` gets who is registered after each revocation.
+    """Ends the leases of nodes that do not answer, as the owner and none other, by the thread that may wait for etcd.
 
-    That a node is gone comes by the watch of the members. But where etcd was restored from a backup between a list of
-    them and the watch that followed, the owner may know of a life that has gone since, or never was.
+    `on_members` gets who is registered after each revocation. That a node is gone comes by the watch of the members.
+    But where etcd was restored from a backup between a list of them and the watch that followed, the owner may know of
+    a life that has gone since, or never was.
     """
 
     def __init__(
@@ -155,8 +152,9 @@ class Revoker:
 
 
 class RingBuilder:
-    """Build rings on a thread. `on_built` gets the ring that was requested last, from the builder's thread, and
-    `on_broken` what went wrong.
+    """Builds the rings on a thread of its own: a ring of 1,000 nodes takes longer than the owner's loop may pause.
+
+    `on_built` gets the ring that was requested last, from the builder's thread, and `on_broken` what went wrong.
     """
 
     def __init__(
@@ -186,6 +184,8 @@ class RingBuilder:
             self._on_broken(error)
 
 
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 _Snapshot = tuple[tuple[NodeRecord, ...], Moment]
@@ -197,6 +197,10 @@ CLAIM_RETRY_S = 1.0
 
 class OwnerLoop:
     """Runs while the node does; between terms it only waits.
+
+    All of it happens on one inbox thread. The log's writer has threads of its own and reports what it has committed;
+    the log's fence, not the election, is what makes a deposed owner harmless. A thread of its own writes to etcd: an
+    etcd that does not answer must not delay the nodes that do.
 
     Other threads submit events and read at any time; all attributes are written by the loop's thread alone. `machine`
     and `sources` are read by `query`. `claim_fault`: why the last claim failed. `log_commits`: those of its writers.

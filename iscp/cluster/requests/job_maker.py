@@ -1,8 +1,6 @@
 """Make a job's row from what is wanted, checked against the tables and its consumer.
 
-Check the names of a job, its account and its table.
-
-Find the tables that a spec names: they are stored by their URIs, by which they are probed and found.
+The checks of names, and the tables that a spec names, have functions of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import Catalog, TableDescription
 from iscp.ports.system import Clock
+
+# --- names of a job, its account and its table ------------------------------------------------------------------------
 
 JOB_NAME_LENGTH_MAX = 200
 """Characters of a job's name; a longer one is refused."""
@@ -58,6 +58,10 @@ def refuse_unprintable(text: str, field: str) -> None:
         raise InvalidRequest(
             f"is {text!r}, with characters that cannot be printed", field=field, remedy="Leave them out"
         )
+
+
+# --- tables that a spec names -----------------------------------------------------------------------------------------
+# The tables are stored by their URIs, by which they are probed and found.
 
 
 def with_uris(consumer: ConsumerSpec, kind: ConsumerKind, source: TableDescription, catalog: Catalog) -> ConsumerSpec:
@@ -99,6 +103,8 @@ def versions_wanted(row: JobRow, version: int | None, versions: Mapping[str, int
         found[names[table]] = max(each, found.get(names[table], 0))
     return found
 
+
+# --- the rows of jobs -------------------------------------------------------------------------------------------------
 
 KIND_FIELD = "spec.iteration.consumer.kind"
 

@@ -1,12 +1,5 @@
-"""Jobs as users see them: the owner's rows, with what its loop knows of their sources.
-
-Reads the figures of a job's target for whoever is shown the job: within a time, and never failing that.
-
-Reads rows that a job leaves out of its target, for whoever is shown them: few, cut to a length, within a time.
-
-Finds the jobs and tables that users name, in the owner's book.
-
-Waits, for users, until a job has applied a version, or until its target has been compared.
+"""Jobs as users see them, and what users need beside: figures of targets, rows that are left out, the jobs and tables
+that users name, and waits.
 """
 
 from __future__ import annotations
@@ -50,6 +43,9 @@ from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.source import Catalog
 from iscp.ports.system import Clock
 from iscp.schedule.lag import lag_of
+
+# --- figures of targets -----------------------------------------------------------------------------------------------
+# The figures are read within a time, and never fail an answer.
 
 FIGURES_READ_S = 2.0
 """Seconds that reading the figures of a target may take; they are left out of an answer that would take longer."""
@@ -100,9 +96,14 @@ def _number(value: float) -> float:
     return number
 
 
+# --- views of jobs ----------------------------------------------------------------------------------------------------
+
+
 class JobViews:
-    """Between terms they are as of the end of the last one. `figures` reads
-    those of a job's target, and `retained_s` says for how long its sources retain what was removed.
+    """The views of jobs: the owner's rows, with what its loop knows of their sources.
+
+    Between terms they are as of the end of the last one. `figures` reads those of a job's target, and `retained_s` says
+    for how long its sources retain what was removed.
     """
 
     def __init__(
@@ -218,6 +219,9 @@ def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen
     return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(probes) == len(shards) else None
 
 
+# --- rows that a job leaves out ---------------------------------------------------------------------------------------
+# The rows that are shown are few, cut to a length, and read within a time.
+
 DEAD_LETTERS_READ_S = 10.0
 """Seconds that reading these rows may take; then the call fails, and can be repeated."""
 
@@ -296,6 +300,8 @@ def _short_text(text: str) -> str:
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + _CUT
 
 
+# --- jobs and tables that users name ----------------------------------------------------------------------------------
+
 LOOKUPS = TurnBounds(node_max=64, account_max=16, timeout_s=30.0, waits=False)
 """Bounds of the lookups of tables by their places, whose links are followed."""
 
@@ -312,6 +318,8 @@ class TouchedTables:
 
 
 class JobLookup:
+    """Finds the jobs and tables that users name, in the owner's book."""
+
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._turns = AccountTurns(LOOKUPS, "iscp-lookup", "lookup of the table", "Name the table as its jobs do")
@@ -404,6 +412,8 @@ def _reading(book: JobBook, uris: Iterable[str], account: str) -> dict[str, str]
     return {job_id: each for job_id, each in found.items() if (row := rows[job_id]) and row.key.account == account}
 
 
+# --- waits ------------------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
@@ -414,8 +424,10 @@ READS = TurnBounds(node_max=64, account_max=16, timeout_s=30.0)
 
 
 class JobWaiter:
-    """Wait for jobs to apply versions. `target_fault` probes a job's target, by its rows, and returns why it does not
-    hold what they say. The probe comes before a version is reported as applied.
+    """Waits, for users, until a job has applied versions, or until its target has been compared.
+
+    `target_fault` probes a job's target, by its rows, and returns why it does not hold what they say. The probe comes
+    before a version is reported as applied.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""The one place where a call is decided: who makes it, whether they may, and what the audit says of it.
+"""The one place where a call of a user is decided: who makes it, whether they may, how many may wait, and what the
+audit says of it.
 
-Every node decides every call that reaches it, also one that another node has passed on.
-
-Bounds the calls that wait: of one caller, of one account, and of all.
-
-Serves an AccessService by gRPC, beside `Admin`. Any node answers: no owner is needed for it.
+Every node decides every call that reaches it, also one that another node has passed on. The service of tokens and of
+the audit is served here too.
 """
+
+# ruff: noqa: N802  (the methods have the wire's names)
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ from iscp.server.access.call_audit import (
 )
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc
+
+# --- the decision about a call ----------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +225,9 @@ class _GuardedCall:
         return [nothing.SerializeToString() if self._there.response_serializer is None else nothing]
 
 
+# --- the number of calls that wait ------------------------------------------------------------------------------------
+# The calls that wait are bounded: those of one caller, of one account, and all together.
+
 WAITING = methods_that(lambda _, rule: rule.waits)
 
 
@@ -302,8 +307,8 @@ class WaitGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         return places
 
 
-# ruff: noqa: N802  (the methods have the wire's names)
-
+# --- the service of tokens and of the audit ---------------------------------------------------------------------------
+# The server serves an AccessService by gRPC, beside `Admin`. Any node answers: no owner is needed for it.
 
 ACCESS_CALLS_MAX = 20
 """Calls about tokens and the audit at a time, in addition to users'."""

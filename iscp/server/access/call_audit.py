@@ -1,16 +1,7 @@
-"""Writes the audit's entries for a call that changes something, once it has ended.
+"""The facts about a call that its decision and its audit need: whose accounts the request names, what of the request
+may be written down, and the evidence of who calls.
 
-The part of a request that the audit has: what it names, without what may be secret, and bounded whatever was
-sent.
-
-Whose accounts a request names.
-
-A call's context with who makes it, as the methods of services get it where callers are authenticated.
-
-The evidence of who makes a call: a token, a certificate, and a node's statement about a caller whose call it passes
-on.
-
-Only a node is believed that, and only where its certificate shows that it is one: others' statements are not read.
+`CallAudit` writes the audit's entries for a call that changes something, once the call has ended.
 """
 
 from __future__ import annotations
@@ -37,6 +28,8 @@ from iscp.model.values.untrusted_values import exact_name, printable
 from iscp.ports.admin import AuditSink
 from iscp.system.tls.renewing_channel import names_shown
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2
+
+# --- the accounts that a request names --------------------------------------------------------------------------------
 
 METHODS: Mapping[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
@@ -107,6 +100,9 @@ def concerns_everybody(method: str, request: Message) -> bool:
     named, unnamed = rule.everybody_with, rule.everybody_without
     return bool(named and attrgetter(named)(request)) or bool(unnamed and not attrgetter(unnamed)(request))
 
+
+# --- the part of a request that the audit has -------------------------------------------------------------------------
+# The audit has what a request names, without what may be secret, and bounded whatever was sent.
 
 THINGS_MAX = 20
 """Things that the audit names of one call in one account; of more it keeps their number."""
@@ -264,6 +260,11 @@ def _fitting(things: list[Shown]) -> list[Shown]:
     return fitting
 
 
+# --- the evidence of who makes a call ---------------------------------------------------------------------------------
+# The evidence is a token, a certificate, and a node's statement about a caller whose call that node passes on. Only a
+# node is believed such a statement, and only where its certificate shows that it is a node: others' statements are not
+# read.
+
 TOKEN_KEY = "authorization"
 _BEARER = "bearer "
 
@@ -337,8 +338,14 @@ def _token_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return text[len(_BEARER) :].strip() or "-"
 
 
+# --- the context of a call whose caller is known ----------------------------------------------------------------------
+
+
 class GuardedContext:
-    """All else is gRPC's. A call whose caller is not let in any more counts as one for which nobody waits."""
+    """A call's context with who makes the call, as the methods of services get it where callers are authenticated.
+
+    All else is gRPC's. A call whose caller is not let in any more counts as one for which nobody waits.
+    """
 
     def __init__(
         self, context: grpc.ServicerContext, principal: Principal, peer: str, still_valid: Callable[[Principal], bool]
@@ -381,12 +388,15 @@ def said_of_caller(context: grpc.ServicerContext | GuardedContext) -> str:
     return statement([] if context.principal.by_token else [context.principal.name], context.peer_named)
 
 
+# --- the audit's entries ----------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 
 class CallAudit:
-    """The audit of one call by somebody who is known. An unknown caller has changed nothing, and could fill the
-    audit.
+    """The audit of one call that changes something, written once the call has ended.
+
+    The caller is known: an unknown caller has changed nothing, and could fill the audit.
     """
 
     def __init__(self, sink: AuditSink, method: str, context: GuardedContext, request: Message | None) -> None:

@@ -1,9 +1,8 @@
-"""A provider's public keys as it publishes them (JWKS, RFC 7517), and what they say of a token (JWT), by PyJWT.
+"""The public keys of a provider of OpenID Connect as it publishes them (JWKS, RFC 7517), and what they say of a token
+(JWT), by PyJWT.
 
 Which algorithms count is the node's to say, not the token's: a key is used with those of its own kind alone, and keys
 that a token itself brings or names by a URL are not read.
-
-Fetches the public keys of a provider of OpenID Connect, within a bounded time and size.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from iscp.model.access.security_config import OidcConfig
 from iscp.model.values.errors import NotAuthenticated, Unavailable
 from iscp.ports.admin import UnknownKey
 from iscp.system.http_exchange import HttpPeers, exchange, failure_words
+
+# --- keys and tokens --------------------------------------------------------------------------------------------------
 
 KEYS_MAX = 100
 """Keys of a provider; with more of them none is taken over."""
@@ -167,6 +168,8 @@ def _refused(message: str, remedy: str) -> NotAuthenticated:
     return NotAuthenticated(message, field="token", remedy=remedy)
 
 
+# --- the fetch of a provider's keys -----------------------------------------------------------------------------------
+
 FETCH_TIMEOUT_S = 5.0
 """How long a fetch of a provider's keys may take, connecting and the whole answer included; then it has failed."""
 
@@ -175,7 +178,10 @@ JWKS_BYTES_MAX = 256 * 1024
 
 
 class HttpJwks:
-    """The port `KeySource` on a URL that `oidc_faults` has nothing against. Redirects are not followed."""
+    """The port `KeySource` on a URL that `oidc_faults` has nothing against: a fetch within a bounded time and size.
+
+    Redirects are not followed.
+    """
 
     def __init__(self, config: OidcConfig, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         self._config = config

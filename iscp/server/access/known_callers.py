@@ -1,13 +1,7 @@
-"""Says who calls: by a token, iscp's or a provider's, or by a name in a certificate (port Authenticator).
+"""The callers that a node knows, the tokens by which they are known, and the record of what they changed.
 
-Follows the public keys of a provider of OpenID Connect, and says who has a token that they have signed.
-
-No call waits for the provider. A token that names a key which is not known has the keys fetched again, though never
-sooner than after a pause, whatever comes; until then it is a temporary error, as the provider may have a new key.
-
-Makes and lists tokens, and reads who changed what (port AccessService).
-
-The thread that writes who changed what: batches of entries, from a queue that is never waited for.
+The module has the ports Authenticator (`KnownCallers`), TokenProvider (`ProviderKeys`), AccessService (`TokenService`)
+and AuditSink (`AuditWriter`).
 """
 
 from __future__ import annotations
@@ -44,6 +38,8 @@ from iscp.ports.system import Clock, Threads
 from iscp.system.batch_writer import BatchLimits, BatchWriter, Outlet
 from iscp.system.threads import THREADS
 
+# --- callers ----------------------------------------------------------------------------------------------------------
+
 TOKENS_STALE_MAX_S = 4.0
 """Greatest age of a node's knowledge of tokens, in seconds; beyond it no token is good at that node, as one may have
 been revoked. A revoked token is thus refused everywhere after this time, also by a node that etcd cannot reach.
@@ -59,11 +55,13 @@ class CertificateCaller:
 
 
 class KnownCallers:
-    """A token counts alone where there is one: a certificate says nothing besides it.
+    """The port `Authenticator`: who calls, by a token, iscp's or a provider's, or by a name in a certificate.
+
+    A token counts alone where there is one: a certificate says nothing besides it.
 
     `certificates`: callers by names in certificates, in lower case. `node_name`: what nodes are known by (empty: by
-    nothing); a node that calls for itself may see everything, as it could anyway. `provider`: whose tokens
-    count besides those of iscp.
+    nothing); a node that calls for itself may see everything, as it could anyway. `provider`: whose tokens count
+    besides those of iscp.
     """
 
     def __init__(
@@ -140,6 +138,8 @@ class KnownCallers:
         return None
 
 
+# --- keys of a provider of OpenID Connect -----------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 REFRESH_S = 300.0
@@ -162,7 +162,13 @@ CLOSE_WAIT_S = 10.0
 
 
 class ProviderKeys:
-    """The port `TokenProvider`; one thread fetches."""
+    """The port `TokenProvider`: the public keys of a provider, and who has a token that they have signed; one thread
+    fetches.
+
+    No call waits for the provider. A token that names a key which is not known has the keys fetched again, though never
+    sooner than after a pause, whatever comes; until then the answer is a temporary error, as the provider may have a
+    new key.
+    """
 
     def __init__(
         self,
@@ -254,6 +260,8 @@ def _unavailable(message: str) -> Unavailable:
     )
 
 
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
 DRAWS_MAX = 5
 """Tokens that are drawn until one has an id of its own; then the request fails with a Conflict."""
 
@@ -283,6 +291,8 @@ def create_token(
 
 
 class TokenService:
+    """The port `AccessService`: makes, lists and revokes tokens, and reads who changed what."""
+
     def __init__(self, store: TokenStore, audit: AuditLog, clock: Clock, random_hex: RandomHex) -> None:
         self._store = store
         self._audit = audit
@@ -312,6 +322,8 @@ class TokenService:
         return self._audit.read(query)
 
 
+# --- the audit --------------------------------------------------------------------------------------------------------
+
 QUEUE_MAX = 20_000
 """Entries of the audit that wait to be written; those that come beyond are written to the node's own log alone, each
 as `audit.lost`, and counted.
@@ -336,7 +348,11 @@ still is in its log as `audit.unconfirmed`.
 
 
 class AuditWriter:
-    """The port `AuditSink`. No call waits for it, and none fails because of it: see docs/authorization.md for why."""
+    """The port `AuditSink`: a thread writes who changed what, in batches of entries, from a queue that is never waited
+    for.
+
+    No call waits for the writer, and none fails because of it: see docs/authorization.md for why.
+    """
 
     def __init__(
         self,

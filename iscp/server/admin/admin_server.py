@@ -1,17 +1,9 @@
-"""Serves an AdminService by gRPC, with health and reflection, and whatever else a node serves at the same address.
+"""The gRPC server of a node: `Admin` with health and reflection, and the services that are served at the same address.
 
-Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon. Calls that wait, for
-minutes perhaps, have threads of their own, as many as may wait and some more, in which those beyond are refused.
-Other services bring threads of their own.
-
-Serves a BuildAdmin by gRPC, beside `Admin`.
-
-Serves an OperatorService by gRPC, beside `Admin`.
-
-Serves pages of jobs' feeds by gRPC, beside `Admin`, at whichever node is called.
-
-Serves searches of indexes by gRPC, beside `Admin`.
+The services beside `Admin` that are defined here are those of builds, operators, feeds and searches.
 """
+
+# ruff: noqa: N802  (the methods have the wire's names)
 
 from __future__ import annotations
 
@@ -77,6 +69,8 @@ from iscp.wire.v1 import operator_pb2_grpc as operator_pb_grpc
 from iscp.wire.v1 import search_pb2 as search_pb
 from iscp.wire.v1 import search_pb2_grpc as search_pb_grpc
 
+# --- the server -------------------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 MAX_WORKERS = 400
@@ -114,9 +108,13 @@ class Service(Protocol):
 class AdminServer:
     """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
 
-    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which.
-    At most `max_workers` calls run at a time, and waits as `waits` says. `interceptors` see every call first. Health is
-    also served at `health_address`, if there is one.
+    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which. At most
+    `max_workers` calls run at a time, and waits as `waits` says. `interceptors` see every call first. Health is also
+    served at `health_address`, if there is one.
+
+    Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon. Calls that wait,
+    for minutes perhaps, have threads of their own, as many as may wait and some more, in which those beyond are
+    refused. Other services bring threads of their own.
     """
 
     def __init__(
@@ -212,8 +210,8 @@ class AdminServer:
         log.info("admin.stopped", extra={"address": self._address})
 
 
-# ruff: noqa: N802  (the methods have the wire's names)
-
+# --- builds -----------------------------------------------------------------------------------------------------------
+# The server serves a BuildAdmin.
 
 BUILD_CALLS_MAX = 50
 """Calls about builds at a time, in addition to users' and operators'."""
@@ -260,8 +258,8 @@ class BuildServer(builds_pb_grpc.BuildsServicer):
             return builds_pb.ReshardBuildResponse(ranges=change(request.table, request.range_id))
 
 
-# ruff: noqa: N802  (the methods have the wire's names)
-
+# --- operators --------------------------------------------------------------------------------------------------------
+# The server serves an OperatorService.
 
 V = TypeVar("V")
 
@@ -392,8 +390,8 @@ def _require_node(node_id: str) -> str:
     return node_id
 
 
-# ruff: noqa: N802  (the methods have the wire's names)
-
+# --- pages of jobs' feeds ---------------------------------------------------------------------------------------------
+# The pages are served at whichever node is called.
 
 JobOf = Callable[[admin_pb2.JobName, grpc.ServicerContext], JobView]
 """Return the job that a call names, as the owner answers that caller; or end the call with the owner's error."""
@@ -426,7 +424,7 @@ class FeedServer(feeds_pb_grpc.FeedsServicer):
             return page_to_wire(self._service.read(job, wanted, context.is_active))
 
 
-# ruff: noqa: N802  (the methods have the wire's names)
+# --- searches of indexes ----------------------------------------------------------------------------------------------
 
 
 class SearchServer(search_pb_grpc.SearchServicer):

@@ -1,12 +1,6 @@
 """Requests of users, answered by the owner (port AdminService): requests are checked, logged, and answered then.
 
-Wait within bounds for what the job log's writer answers.
-
-At the owner: the jobs that lag, of which a few among very many are worth a closer view.
-
-Show what the whole cluster does: the owner's view of nodes and shards, and what the nodes report themselves.
-
-Read lines of the nodes' logs for users: of one node, or what all nodes have logged of one job.
+The owner also answers here what the whole cluster does, which jobs lag most, and what the nodes have logged.
 """
 
 from __future__ import annotations
@@ -75,6 +69,9 @@ from iscp.ports.system import Clock
 from iscp.schedule.lag import counts, lag_of
 from iscp.system.threads import retry_conflicts
 
+# --- answers of the job log's writer ----------------------------------------------------------------------------------
+# The answers are awaited within bounds.
+
 T = TypeVar("T")
 
 COMMIT_WAIT_S = 30.0
@@ -116,6 +113,8 @@ def answers_of(futures: Sequence[Future[Any]]) -> list[ChangeOutcome]:
         raise failed[0]
     return outcomes
 
+
+# --- requests of users ------------------------------------------------------------------------------------------------
 
 RESYNC_TRIES_MAX = 3
 """Attempts of a resync whose job changes meanwhile; then it fails with the last attempt's error."""
@@ -328,6 +327,10 @@ class OwnerAdmin:
         return self._lookup.table_ids(writer, wanted.table, wanted.account) if wanted.table else ()
 
 
+# --- jobs that lag ----------------------------------------------------------------------------------------------------
+# The owner finds the jobs that lag, of which a few among very many are worth a closer view.
+
+
 def lagging_jobs(owner: OwnerLoop, views: JobViews, clock: Clock) -> Callable[[float], Sequence[JobRow]]:
     """Return what finds the jobs that lag by so many seconds at least, those that lag most first.
 
@@ -351,6 +354,9 @@ def _applied_before(at_s: float) -> Callable[[JobBook], list[JobRow]]:
 
     return read
 
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+# The view of the cluster has the owner's view of nodes and shards, and what the nodes report themselves.
 
 LEFT_OUT_SHOWN_MAX = 100
 """Jobs named that the global checkpoint leaves out; of others only their number."""
@@ -498,8 +504,14 @@ def _why(row: JobRow) -> str:
     return "failed" if row.failed_for_good else "catching up"
 
 
+# --- lines of the nodes' logs -----------------------------------------------------------------------------------------
+
+
 class LogReader:
-    """A query's `after` and `job` are set here; it gives the rest."""
+    """Lines of the nodes' logs for users: of one node, or what all nodes have logged of one job.
+
+    A query's `after` and `job` are set here; the query gives the rest.
+    """
 
     def __init__(self, owner: OwnerLoop, nodes: NodeClients, lookup: JobLookup) -> None:
         self._owner = owner

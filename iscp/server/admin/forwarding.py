@@ -1,15 +1,7 @@
-"""Lets any node answer users: their calls go on to the owner, as bytes, and its answers come back.
+"""Interceptors and clients by which any node answers users: calls go on to the owner, are checked as messages, and are
+traced.
 
-Decides where a call is answered, and when it is repeated: only where nothing can have been done, because it was
-never sent, or came to a node that is not the owner. Knows nothing of what is requested.
-
-Finds the jobs that callers name at the owner, for calls that any node answers by itself.
-
-Refuses requests that are no messages of the API, or whose texts nothing could take, before a method sees them.
-
-Records users' calls as parts of their callers' traces.
-
-Serves health alone, without TLS, at an address of its own: kubelets do no TLS in their probes.
+The module also has the listener that serves health alone.
 """
 
 from __future__ import annotations
@@ -77,6 +69,11 @@ from iscp.server.access.admin_servicer import JobServicer
 from iscp.server.access.call_audit import METHODS, said_of_caller
 from iscp.system.tls.tls_files import TlsSource
 from iscp.wire.v1 import admin_pb2 as pb
+
+# --- calls that go on to the owner ------------------------------------------------------------------------------------
+# The calls go to the owner as bytes, and the owner's answers come back. This part decides where a call is answered, and
+# when it is repeated: only where nothing can have been done, because the call was never sent, or came to a node that is
+# not the owner. It knows nothing of what is requested.
 
 log = logging.getLogger(__name__)
 
@@ -277,11 +274,16 @@ def _relay(context: grpc.ServicerContext, failure: _ForwardingError) -> NoReturn
     raise AssertionError("abort returned")
 
 
+# --- jobs of the owner, for calls that any node answers by itself -----------------------------------------------------
+
 _METHOD = f"/{pb.DESCRIPTOR.services_by_name['Admin'].full_name}/GetJob"
 
 
 class OwnersJobs:
-    """Calls GetJob in the name of whoever makes the call that needs the job: the owner decides about that call too."""
+    """The jobs that callers name, as the owner knows them.
+
+    GetJob is called in the name of whoever makes the call that needs the job: the owner decides about that call too.
+    """
 
     def __init__(self, admin: AdminService, forwarding: Forwarding) -> None:
         self._forwarding = forwarding
@@ -298,12 +300,17 @@ class OwnersJobs:
         return JOB.from_wire(pb.Job.FromString(answer))
 
 
+# --- the texts of requests --------------------------------------------------------------------------------------------
+
 _JSON = "_json"
 """The end of the names of fields that a method bounds by itself."""
 
 
 class RequestGuard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Guards the methods of the services for users; give it to a server after all other interceptors."""
+    """Refuses requests that are no messages of the API, or whose texts nothing could take, before a method sees them.
+
+    Guards the methods of the services for users; give it to a server after all other interceptors.
+    """
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
@@ -362,11 +369,15 @@ def _check_text(text: str, path: str) -> None:
         raise InvalidRequest("has a NUL character", field=path, remedy="Leave it out")
 
 
+# --- traces -----------------------------------------------------------------------------------------------------------
+
 _LASTING = methods_that(lambda _, rule: rule.lasts)
 
 
 class TracedCalls(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Give it to a server after the interceptors that know callers, and before those that pass calls on.
+    """Records users' calls as parts of their callers' traces.
+
+    Give it to a server after the interceptors that know callers, and before those that pass calls on.
 
     Streams without an end are not recorded: their spans would never end either.
     """
@@ -403,6 +414,9 @@ class TracedCalls(grpc.ServerInterceptor):  # type: ignore[misc]
                     span.fail(code.name, str(context.details() or b"", "utf-8", "replace"))
                 raise
 
+
+# --- health at an address of its own ----------------------------------------------------------------------------------
+# Health is served alone, without TLS: kubelets do no TLS in their probes.
 
 PROBES_MAX = 8
 """Health checks at a time at `health.listen`; one more is refused with RESOURCE_EXHAUSTED."""

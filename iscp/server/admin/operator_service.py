@@ -1,10 +1,5 @@
-"""Answer operators' requests about nodes and shards, at the owner (port OperatorService).
-
-Their decisions are stored outside all nodes before they count: they outlive this owner.
-
-Requests about builds, answered by the owner from what its builder knows (port BuildAdmin).
-
-Splits a table's key-hash ranges, and merges them: checks who may, and has it decided in the job log.
+"""Requests of operators, answered by the owner: about nodes and shards (port OperatorService), about builds (port
+BuildAdmin), and to split and merge a table's key-hash ranges.
 """
 
 from __future__ import annotations
@@ -63,6 +58,9 @@ from iscp.ports.system import Clock
 from iscp.server.admin.admin_service import LogReader, answer_of
 from iscp.system.threads import retry_conflicts
 
+# --- builds -----------------------------------------------------------------------------------------------------------
+# Requests are answered from what the owner's builder knows.
+
 
 class TermBuilds(Protocol):
     """The builder of the owner's term, for all threads.
@@ -82,7 +80,10 @@ class TermBuilds(Protocol):
 
 
 class OwnerBuilds:
-    """One change at a time, each validated by what is known of builds; `change_jobs` pauses jobs, as users do."""
+    """The port `BuildAdmin`.
+
+    One change at a time, each validated by what is known of builds; `change_jobs` pauses jobs, as users do.
+    """
 
     def __init__(
         self,
@@ -198,12 +199,17 @@ def _pause(build: JobBuild) -> JobChange:
     return JobChange(ChangeVerb.PAUSE, JobName(plan.table_id, plan.job_name, plan.account))
 
 
+# --- splits and merges of key-hash ranges -----------------------------------------------------------------------------
+
 TRIES_MAX = 3
 """Attempts of a split or a merge whose jobs change meanwhile; then it fails with the last attempt's error."""
 
 
 class Resharder:
-    """Reshard tables. `validator` is the one that gives job_ids to all that is registered."""
+    """Splits a table's key-hash ranges, and merges them: checks who may, and has it decided in the job log.
+
+    `validator` is the one that gives job_ids to all that is registered.
+    """
 
     def __init__(
         self, owner: OwnerLoop, catalog: Catalog, kinds: Callable[[str], ConsumerKind], validator: RequestValidator
@@ -260,6 +266,8 @@ class Resharder:
         return "" if consumer.key else f"{consumer.kind}: without a key"
 
 
+# --- nodes and shards -------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
@@ -267,7 +275,11 @@ ALIVE_LOOK_S = 1.0
 
 
 class OwnerOperator:
-    """One change at a time; views are taken on the owner loop's thread."""
+    """The port `OperatorService`.
+
+    Operators' decisions are stored outside all nodes before they count: they outlive this owner. One change is made at
+    a time; views are taken on the owner loop's thread.
+    """
 
     def __init__(
         self,

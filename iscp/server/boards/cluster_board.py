@@ -1,9 +1,4 @@
-"""The board of the cluster: nodes on the ring, shards and their moves, leases, what owners decided.
-
-The board of builds: first snapshots that all nodes build, and jobs that catch up with what they have missed.
-
-The board that searches indexes, and says at which version of the source the answer is.
-"""
+"""Boards of the page about the cluster, about its builds, and for searches of indexes."""
 
 from __future__ import annotations
 
@@ -28,6 +23,9 @@ from iscp.model.build.build_progress import BuildView, counts_by_state
 from iscp.model.values.ids import ShardId
 from iscp.model.values.ring import ring_hash
 from iscp.server.boards.job_board import JobFacts, share, short
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+# The board has nodes on the ring, shards and their moves, leases, and what owners decided.
 
 SHARDS_MAX = 200
 """Shards on their way that the board lists; how many more there are is said."""
@@ -174,6 +172,9 @@ def _warnings(cluster: ClusterView, versions: Mapping[str, int]) -> Sequence[str
     return found
 
 
+# --- builds -----------------------------------------------------------------------------------------------------------
+# The board has first snapshots that all nodes build, and jobs that catch up with what they have missed.
+
 BUILDS_MAX = 100
 """Builds that the board shows, what is being built first; how many more there are is said."""
 
@@ -227,6 +228,9 @@ def _row(build: BuildView) -> BuildRow:
     nodes = [(node.node_id, share(node.bytes_done, whole)) for node in build.nodes]
     return BuildRow(build, share(build.done_share, 1.0), tasks, nodes)
 
+
+# --- searches of indexes ----------------------------------------------------------------------------------------------
+# The board says at which version of the source the answer is.
 
 INDEX_KINDS = frozenset({"fulltext", "vector", "search"})
 """Kinds of jobs whose targets can be searched."""

@@ -1,10 +1,5 @@
-"""The board of all targets: how far each lags behind its source, against its target lag, the worst first.
-
-The board of trouble: jobs that need somebody, and what was changed by whom.
-
-The rows that a job leaves out of its target, as its board shows them.
-
-The time line: the iterations that run, the last one of each job, and earlier ones of some, in lanes of the nodes.
+"""Boards of the page about all jobs: how fresh their targets are, which jobs are in trouble, which rows they leave out,
+and when their iterations ran.
 """
 
 from __future__ import annotations
@@ -31,6 +26,9 @@ from iscp.server.boards.job_board import (
     span,
     until,
 )
+
+# --- freshness --------------------------------------------------------------------------------------------------------
+# The board has all targets: how far each lags behind its source, against its target lag, the worst first.
 
 ROWS_PER_PAGE = 50
 """Rows of one page of the board; further ones are on the next."""
@@ -137,6 +135,9 @@ def _matches(job: JobFacts, chosen: FreshnessFilter) -> bool:
     words = chosen.words.casefold().split()
     return not words or all(word in f"{job.target} {job.table} {job.name}".casefold() for word in words)
 
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+# The board has the jobs that need somebody, and what was changed by whom.
 
 ROWS_MAX = 100
 """Jobs that each kind of trouble shows; how many more there are is said."""
@@ -262,6 +263,8 @@ _KINDS: tuple[Kind, ...] = (
 )
 
 
+# --- rows that a job leaves out of its target -------------------------------------------------------------------------
+
 COLUMNS_SHOWN_MAX = 8
 """Columns of rows left out that the board shows; how many more there are is said."""
 
@@ -303,6 +306,9 @@ def _text(value: object) -> str:
     text = value if isinstance(value, str) else "null" if value is None else json.dumps(value, ensure_ascii=False)
     return short(text, VALUE_CHARS_MAX)
 
+
+# --- the time line ----------------------------------------------------------------------------------------------------
+# The board has the iterations that run, the last one of each job, and earlier ones of some, in lanes of the nodes.
 
 WINDOWS: Mapping[str, float] = {"1 min": 60.0, "10 min": 600.0, "1 h": 3_600.0, "1 d": 86_400.0}
 """Spans that the board can show, in seconds, by the words in an address."""

@@ -1,10 +1,6 @@
 """The board of one job: why it waits now, its iterations as bars, where it is, and what is wrong.
 
-The facts of a job that boards of all jobs show, taken from what `ListJobs` answers.
-
-A list has up to ten thousands of jobs: what is kept of each is small.
-
-Turn numbers and times into the short texts that the page shows.
+The module also has what all boards share: the facts of a job, and the short texts of numbers and times.
 """
 
 from __future__ import annotations
@@ -22,6 +18,8 @@ from iscp.model.job.job_row import JobCondition, JobState, Reason
 from iscp.model.spec.spec import flatten
 from iscp.model.values.errors import ErrorCode
 from iscp.model.values.progress import RunProgress
+
+# --- numbers and times as short texts ---------------------------------------------------------------------------------
 
 UNKNOWN_TEXT = "—"
 """The text of a value that is not known."""
@@ -111,6 +109,10 @@ def last_part(place: str, chars_max: int = 60) -> str:
     name = place.rstrip("/").rpartition("/")[2] or place
     return name if len(name) <= chars_max else CUT + name[1 - chars_max :]
 
+
+# --- the facts of a job -----------------------------------------------------------------------------------------------
+# Boards of all jobs show these facts, taken from what `ListJobs` answers. A list has up to ten thousands of jobs: what
+# is kept of each is small.
 
 UNKNOWN_KIND = "unknown"
 """The kind of a job whose spec cannot be read."""
@@ -258,6 +260,8 @@ def spec_text(spec_json: str) -> str:
     except (ValueError, RecursionError):
         return spec_json
 
+
+# --- the board of one job ---------------------------------------------------------------------------------------------
 
 ITERATIONS_MAX = 40
 """Iterations of a job's history that its board shows, the newest ones."""
@@ -539,6 +543,9 @@ def _sql_of(job: JobView) -> str:
 
     view = view_of(job.spec_json)
     return view.sql if view is not None else ""
+
+
+# --- sparklines -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,6 @@
 """The board of lineage: sources, views, indexes and feeds as a graph, with what holds each of them up.
 
-The lineage of all targets: which are made of which, and how far each lies behind the tables at the beginning.
-
-Place a graph in layers from left to right, so that few edges cross (after Sugiyama, Tagawa and Toda, 1981).
-
-Edges that would close a circle are turned. A node's layer is the longest way to it. An edge over several layers has a
-bend in each of those between, which takes a place as a node does. Within layers all of them are ordered by the mean
-place of their neighbours, in a few sweeps to and fro.
+The module has the layout of a graph, the lineage itself, and the board that draws it.
 """
 
 from __future__ import annotations
@@ -18,6 +12,12 @@ from dataclasses import dataclass, field
 from iscp.model.metrics.metric_readings import chain_lags
 from iscp.server.boards.freshness_board import FILTER_CHARS_MAX
 from iscp.server.boards.job_board import JobFacts, short
+
+# --- the layout of a graph --------------------------------------------------------------------------------------------
+# Nodes are placed in layers from left to right, so that few edges cross (after Sugiyama, Tagawa and Toda, 1981). Edges
+# that would close a circle are turned. A node's layer is the longest way to it. An edge over several layers has a bend
+# in each of those between, which takes a place as a node does. Within layers nodes and bends are ordered by the mean
+# place of their neighbours, in a few sweeps to and fro.
 
 SWEEPS = 6
 """Sweeps over all layers by which the nodes in them are ordered; more change little."""
@@ -173,6 +173,9 @@ def _ordered(layer: Sequence[str], neighbours: Mapping[str, Sequence[str]], plac
     return sorted(layer, key=mean)
 
 
+# --- the lineage of all targets ---------------------------------------------------------------------------------------
+# The lineage says which targets are made of which, and how far each lies behind the tables at the beginning.
+
 SCHEMES = ("file://", "s3://", "s3a://")
 """Beginnings of places that are written in several ways."""
 
@@ -295,6 +298,8 @@ def _weight(node: LineageNode) -> tuple[bool, float]:
 def _worst(lags: Sequence[float]) -> float:
     return -1.0 if min(lags) < 0 else max(lags)
 
+
+# --- the board --------------------------------------------------------------------------------------------------------
 
 NODES_MAX = 120
 """Nodes that one drawing has; of a larger lineage the ones around the chosen node are drawn."""

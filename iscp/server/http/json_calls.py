@@ -1,18 +1,7 @@
-"""Calls of the service `Admin` as JSON: a request is read by its descriptor, goes to this node's own gRPC port, and
-its answers come back.
+"""Calls of the service `Admin` as JSON, which knows no HTTP, and the OpenAPI document of them.
 
-Knows no HTTP. Validation, deadlines, waits and forwarding to the owner are those of the gRPC service: there is no
-second path.
-
-The OpenAPI document of the gateway, made of the descriptors of the service `Admin`.
-
-One HTTP request of the gateway: read within bounds, answered, and the connection closed.
-
-Turns the evidence of who makes a request by HTTP into metadata of the call that it leads to.
-
-The call goes to this node's own gRPC port, where it is decided; the node is believed there by its certificate.
-
-Notices that a caller has gone while its answer is awaited, and ends the call.
+A request is read by its descriptor, goes to this node's own gRPC port, and its answers come back. Validation, deadlines,
+waits and forwarding to the owner are those of the gRPC service: there is no second path.
 """
 
 from __future__ import annotations
@@ -166,6 +155,8 @@ def _to_json(answer: Message) -> bytes:
 
 
 _TEXT = {"type": "string"}
+# --- the OpenAPI document, made of the descriptors of the service `Admin` ---------------------------------------------
+
 _LONG = {"type": "string", "format": "int64"}
 _INT = {"type": "integer", "format": "int32"}
 _TYPES: dict[int, dict[str, Any]] = {

@@ -1,16 +1,7 @@
-"""Serves the owner: its stream of messages, and the calls that it makes at the node that runs a shard.
+"""The service `Node`, by which a node serves the owner: the owner's stream of messages, and the calls that the owner
+makes at the node that runs a shard.
 
-Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of the messages. Threads
-are the service's own, so that no number of users' calls keeps an owner out. A stream takes one that sends, from the
-pool, and one that reads.
-
-Admission to the service `Node`, and the threads in which its methods run.
-
-Serves an owner that waits for tasks of a build: a thread for each call, until they are finished or nobody waits.
-
-Queues messages between owner and nodes, cuts them into frames, and puts frames together again.
-
-Decides what is dropped: everything is repeated by those who sent it, so the newest message counts. Knows no streams.
+The module also has the queues and frames of messages, which the owner's side of a stream uses too.
 """
 
 from __future__ import annotations
@@ -59,6 +50,10 @@ from iscp.server.node.node_messages import SHARD, decode_owner, encode_node
 from iscp.system.tls.renewing_channel import names_shown
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb
+
+# --- messages in frames -----------------------------------------------------------------------------------------------
+# Messages between owner and nodes are queued and cut into frames, and frames are put together again. This part decides
+# what is dropped: everything is repeated by those who sent it, so the newest message counts. It knows no streams.
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=OwnerMessage | NodeMessage)
@@ -257,6 +252,9 @@ class Outgoing(Generic[M]):
             return self._waiting.take()
 
 
+# --- admission of callers, and the threads of methods -----------------------------------------------------------------
+
+
 def refuse_stranger(names: Collection[str], node_name: str) -> None:
     """Raise NotAuthorized unless a caller whose certificate has these names is a node; without TLS everybody passes."""
     if node_name and node_name.lower() not in (name.lower() for name in names):
@@ -287,11 +285,17 @@ class AdmittedMethod:
         return self._method(request, context)
 
 
+# --- calls that wait for tasks of a build -----------------------------------------------------------------------------
+
 BUILD_CALLS_MAX = 16
 """Calls of owners that wait for tasks of builds at a node; one more is refused with QUEUE_FULL, and repeated."""
 
 
 class BuildCallServer:
+    """Serves an owner that waits for tasks of a build: a thread for each call, until the tasks are finished or nobody
+    waits.
+    """
+
     def __init__(self, node_id: str, calls: NodeCalls) -> None:
         self._node_id = node_id
         self._calls = calls
@@ -320,6 +324,8 @@ class BuildCallServer:
             raise answer
         return finished_to_wire(answer)
 
+
+# --- the service ------------------------------------------------------------------------------------------------------
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Node"]
 
@@ -355,6 +361,10 @@ class _Stream:
 
 class NodeServer:
     """The service `Node` of one node; give it to AdminServer as one of its `services`.
+
+    The server decides which stream of an owner counts (its newest) and how many there may be. It knows nothing of the
+    messages. Threads are the service's own, so that no number of users' calls keeps an owner out. A stream takes one
+    that sends, from the pool, and one that reads.
 
     `epoch` returns the node's current one. `heard` is called with the messages of owners, in order of each stream;
     until it returns, no more of them is read; errors that it raises are logged, and that batch is lost. Callers need a

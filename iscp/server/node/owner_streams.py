@@ -1,11 +1,5 @@
-"""The owner's streams to the nodes: one to each, opened again for as long as the node is a member.
-
-Decides when to connect again. Knows nothing of the messages: the machines repeat them, so anything may get
-lost here, and nobody who sends ever waits.
-
-The calls that the owner makes at another node (port NodeCalls), and the question who is at an address.
-
-Decides how long each may take. No call is repeated: its caller repeats it.
+"""The owner's side of its connections to nodes: a stream to each, opened again for as long as the node is a member, and
+the calls that the owner makes.
 """
 
 from __future__ import annotations
@@ -55,6 +49,9 @@ from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from iscp.wire.v1.operator_pb2 import EventPage
 
+# --- calls of the owner -----------------------------------------------------------------------------------------------
+# This part decides how long each call may take. No call is repeated here: its caller repeats it.
+
 CALL_TIMEOUT_S = 5.0
 """How long a node may take to answer an owner's call, comparisons excepted; then the call has failed."""
 
@@ -98,7 +95,10 @@ def _describe(stub: pb_grpc.NodeStub, address: str, timeout_s: float) -> NodeDes
 
 
 class RemoteNode:
-    """One life of a node at `address`, called through a channel that is somebody else's to close."""
+    """The port `NodeCalls` at another node.
+
+    It is one life of a node at `address`, called through a channel that is somebody else's to close.
+    """
 
     def __init__(self, channel: grpc.Channel, address: str, meant: Meant) -> None:
         self._stub = pb_grpc.NodeStub(channel)
@@ -203,6 +203,10 @@ class RemoteNode:
     def _closed(self) -> Unavailable:
         return Unavailable(f"{self._meant.node_id} is no longer a member", remedy="Retry")
 
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+# This part decides when to connect again. It knows nothing of the messages: the machines repeat them, so anything may
+# get lost here, and nobody who sends ever waits.
 
 log = logging.getLogger(__name__)
 

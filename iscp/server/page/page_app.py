@@ -1,16 +1,4 @@
-"""The page as an application of HTTP: routes, logins, actions, live streams, and errors in words.
-
-Pause, resume, retry and rebuild jobs, drain nodes and take them back, as a viewer has requested by a form.
-
-Streams of server-sent events, by which a board stays as it is in the cluster; their number is bounded.
-
-Templates of the page. A name that a template does not get is an error.
-
-Whatever is put into them is escaped for HTML, and has the escapes that it would have on a terminal. The value of a
-field of a form, which comes back as it is, has references to characters instead (`exact`).
-
-Errors as the page shows them: a title, what to do, and a status of HTTP.
-"""
+"""The page as an application of HTTP: routes, logins, actions, live streams, and errors in words."""
 
 from __future__ import annotations
 
@@ -74,6 +62,11 @@ from iscp.server.page.page_viewers import (
     whole,
 )
 
+# --- templates --------------------------------------------------------------------------------------------------------
+# A name that a template does not get is an error. Whatever is put into a template is escaped for HTML, and has the
+# escapes that it would have on a terminal. The value of a field of a form, which comes back as it is, has references to
+# characters instead (`exact`).
+
 HERE = Path(__file__).parent
 
 ASSETS = HERE / "assets"
@@ -129,9 +122,15 @@ def job_address(job: JobFacts, path: str = "/job") -> str:
     return address(path, {"table": job.table_id, "name": job.name, "account": job.account})
 
 
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class ShownError:
-    """An error in words: `title` is for everybody, `message` and `remedy` are the server's own."""
+    """An error as the page shows it, with a status of HTTP.
+
+    `title` is for everybody, `message` and `remedy` are the server's own.
+    """
 
     title: str
     message: str
@@ -164,6 +163,9 @@ def error_of(error: IscpError) -> ShownError:
     title = next((title for kind, _, title in _KINDS if isinstance(error, kind)), "This failed")
     return ShownError(title, error.sentence, error.remedy, error.code.name, isinstance(error, TemporaryError))
 
+
+# --- live streams -----------------------------------------------------------------------------------------------------
+# By a stream of server-sent events a board stays as it is in the cluster. The number of streams is bounded.
 
 STREAMS_MAX = 64
 """Streams of a node at a time; one more is refused, and its page is not live."""
@@ -234,6 +236,9 @@ def event(name: str, content: str) -> str:
     return f"event: {name}\ndata: {json.dumps(content)}\n\n"
 
 
+# --- actions ----------------------------------------------------------------------------------------------------------
+# A viewer requests by a form to pause, resume, retry or rebuild jobs, and to drain nodes and take them back.
+
 OUTCOMES: Mapping[str, str] = {
     "pause": "The job is paused.",
     "resume": "The job goes on.",
@@ -293,6 +298,8 @@ _JOB_VERBS: Mapping[str, Callable[[Client, Query], bool]] = {
 }
 _NODE_VERBS: Mapping[str, Callable[[Client, str], bool]] = {"drain": _drain, "uncordon": _uncordon}
 
+
+# --- the application --------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 

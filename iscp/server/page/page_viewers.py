@@ -1,18 +1,5 @@
-"""Find who views the page, by the token in a cookie, or by the certificate of the connection.
-
-Threads that fetch and draw what viewers request, of which no viewer who is known has all.
-
-Calls of the cluster in the name of who views the page.
-
-The page decides nothing about rights: each call goes to this node's own gRPC port with the viewer's token, and with a
-statement of what the viewer's certificate says. There it is decided as everybody's calls are.
-
-The answers of the cluster that boards show, such as the list of all jobs, held for seconds for each viewer.
-
-A list of ten thousand jobs takes the owner longer than a page may take. So a page shows the last answer, and one that
-has become old is fetched again while it is shown.
-
-Measure how many bytes of memory a value takes with all that it has, as whoever holds it has to know.
+"""The viewers of the page: who they are, the calls of the cluster in their names, the threads in which these are made,
+and the answers that are held for them.
 """
 
 from __future__ import annotations
@@ -55,6 +42,10 @@ from iscp.server.http.http_server import NAMES_STATE
 from iscp.server.page.page_security import new_form_key, refuse_foreign_host
 from iscp.system.tls.tls_files import TlsSource, reachable
 from iscp.wire.v1 import admin_pb2_grpc, search_pb2_grpc
+
+# --- calls in the name of a viewer ------------------------------------------------------------------------------------
+# The page decides nothing about rights: each call goes to this node's own gRPC port with the viewer's token, and with a
+# statement of what the viewer's certificate says. There the call is decided as everybody's calls are.
 
 R = TypeVar("R")
 
@@ -195,6 +186,9 @@ def metadata_of_viewer(viewer: Viewer, said: bool) -> Metadata:
     return (*token, (CALLER_KEY, statement(viewer.names, viewer.peer))) if said else token
 
 
+# --- who views the page -----------------------------------------------------------------------------------------------
+# A viewer is known by the token in a cookie, or by the certificate of the connection.
+
 Query = Mapping[str, str]
 """The parameters of an address."""
 
@@ -269,6 +263,9 @@ def _peer_of(request: HTTPConnection) -> str:
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
+# --- threads ----------------------------------------------------------------------------------------------------------
+# Threads fetch and draw what viewers request; no viewer who is known has all of them.
+
 P = ParamSpec("P")
 
 THREADS_MAX = 16
@@ -298,6 +295,9 @@ class ViewerThreads:
             result: Any = await run_in_threadpool(work, *args, **given)
             return result  # type: ignore[no-any-return]
 
+
+# --- the memory that a value takes ------------------------------------------------------------------------------------
+# Whoever holds a value has to know how many bytes it takes with all that it has.
 
 _SINGLE = (int, float, bool, type(None), Enum)
 """Types whose values are shared, or so small that their holder's own size stands for them."""
@@ -339,6 +339,11 @@ def _getter(kind: Any) -> Any:
         return attrgetter(*names)
     return lambda value: [getattr(value, name) for name in names]
 
+
+# --- answers that are held --------------------------------------------------------------------------------------------
+# The answers of the cluster that boards show, such as the list of all jobs, are held for seconds for each viewer. A
+# list of ten thousand jobs takes the owner longer than a page may take. So a page shows the last answer, and one that
+# has become old is fetched again while it is shown.
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,5 @@
-"""Channels that use new certificates from the next call on, without a call being lost.
-
-A channel of gRPC keeps its credentials for ever. So there is another one after each renewal; the one before is closed
-when its last call has ended, and a stream lasts on it for as long as nobody ends it.
-
-Explains gRPC's errors where no connection by TLS could be made.
-
-The certificates that servers show and demand: for gRPC, and for sockets.
+"""TLS of gRPC and of sockets with certificates that are renewed: channels of clients, the words for handshakes that
+failed, and the credentials of servers.
 """
 
 from __future__ import annotations
@@ -24,6 +18,10 @@ from typing import Any
 import grpc
 
 from iscp.system.tls.tls_files import ShownNames, Tls, TlsSource, shown_names
+
+# --- channels that use new certificates from the next call on ---------------------------------------------------------
+# No call is lost. A channel of gRPC keeps its credentials for ever. So there is another one after each renewal; the one
+# before is closed when its last call has ended, and a stream lasts on it for as long as nobody ends it.
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -229,6 +227,8 @@ class RenewingAsyncChannel:
         task.add_done_callback(self._closing.discard)
 
 
+# --- gRPC's errors where no connection by TLS could be made -----------------------------------------------------------
+
 _NEVER_CONNECTED = "failed to connect"
 _CLOSED = "Socket closed"
 _ISSUER = "unable to get local issuer certificate", "self signed certificate", "self-signed certificate"
@@ -261,6 +261,9 @@ REFUSED_REMEDY = (
     "another authority: give ca_file, cert_file and key_file"
 )
 
+
+# --- certificates that servers show and demand ------------------------------------------------------------------------
+# The certificates are for gRPC, and for sockets.
 
 log = logging.getLogger(__name__)
 

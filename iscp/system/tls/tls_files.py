@@ -1,15 +1,5 @@
-"""Certificates and keys in files, and what is wrong with them. Imports no gRPC.
-
-Whom a certificate that somebody shows is of: the names in it that count, by their type.
-
-gRPC and ssl hand over alternative names of all types as if they were one. An authority that lets anybody have an e-mail
-address or a URI of their choice has not said by it that they are a host, so the certificate itself is read.
-
-The address of a node, and the bounds of messages between it and its users. Imports no gRPC.
-
-Certificates that are taken up while they are in use: files are read again when they have changed.
-
-The certificates of a node's configuration: towards users and other nodes, towards etcd and a provider of OIDC.
+"""Certificates and keys in files, what is wrong with them, and whom they are of; and the addresses of nodes. Imports no
+gRPC.
 """
 
 from __future__ import annotations
@@ -33,6 +23,10 @@ from iscp.model.values.untrusted_values import SettingFault, require
 
 if TYPE_CHECKING:
     from cryptography import x509
+
+
+# --- addresses of nodes, and the bounds of messages -------------------------------------------------------------------
+# The messages are those between a node and its users.
 
 DEFAULT_ENDPOINT = "127.0.0.1:7430"
 ENDPOINT_VARIABLE = "ISCP_ENDPOINT"
@@ -120,6 +114,11 @@ def reachable(address: str) -> str:
     return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"
 
 
+# --- names in certificates --------------------------------------------------------------------------------------------
+# The names say whom a certificate that somebody shows is of: they count by their type. gRPC and ssl hand over
+# alternative names of all types as if they were one. An authority that lets anybody have an e-mail address or a URI of
+# their choice has not said by it that they are a host, so the certificate itself is read.
+
 CERTIFICATES_CACHED_MAX = 4_096
 """Certificates of callers whose names are cached; one more has the one that was used least lately read again."""
 
@@ -166,6 +165,8 @@ def _alternative_names(certificate: x509.Certificate, kind: type[Any]) -> list[A
         return []
     return found.get_values_for_type(kind)
 
+
+# --- certificates and keys in files -----------------------------------------------------------------------------------
 
 RENEW = "Get another one (`iscp certs` makes them for development)"
 
@@ -335,6 +336,9 @@ def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bo
     return True
 
 
+# --- certificates that are taken up while they are in use -------------------------------------------------------------
+# Files are read again when they have changed.
+
 log = logging.getLogger(__name__)
 
 CHECK_S = 1.0
@@ -405,6 +409,9 @@ def _stamp_of(file: Path) -> tuple[int, int, int] | None:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size
 
+
+# --- certificates of a node's configuration ---------------------------------------------------------------------------
+# They are used towards users and other nodes, towards etcd, and towards a provider of OIDC.
 
 SECTION = "security.tls."
 ETCD_SECTION = "etcd."
