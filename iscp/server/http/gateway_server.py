@@ -149,28 +149,27 @@ class GatewayApp:
         body = await request.read_body()
         if self.calls is None:
             raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", "Retry")
-        call = _Call()
-        answers = self.calls.answers(method, body, metadata_of(request.scope), call.begun)
+        call = _AwaitedCall()
+        answers = self.calls.answers(method, body, metadata_of(request.scope), call.take_end)
         watch = asyncio.create_task(call.end_when_gone(request.receive))
         try:
-            first = await self._in_thread(partial(next, answers, None))
             if method.server_streaming:
-                await self._send_stream(request, first, answers)
+                await self._send_stream(request, answers)
             else:
-                await request.send(HTTPStatus.OK, first or b"{}\n", media_type(method))
+                answer = await self._in_thread(partial(b"".join, answers))
+                await request.send(HTTPStatus.OK, answer or b"{}\n", media_type(method))
         finally:
             watch.cancel()
             call.end()
-            await asyncio.shield(self._in_thread(answers.close))  # type: ignore[attr-defined]
 
-    async def _send_stream(self, request: _Request, first: bytes | None, more: Iterator[bytes]) -> None:
+    async def _send_stream(self, request: _Request, answers: Iterator[bytes]) -> None:
         """Send messages, whose end is the connection's; an error between two of them is a last line of its own."""
+        line = await self._in_thread(partial(next, answers, None))
         await request.begin(HTTPStatus.OK, "application/x-ndjson", None)
-        line = first
         try:
             while line is not None:
                 await request.write(line)
-                line = await self._in_thread(partial(next, more, None))
+                line = await self._in_thread(partial(next, answers, None))
         except IscpError as error:
             await request.write(_as_json(_shown(error)))
         await request.write(b"", more=False)
@@ -179,14 +178,14 @@ class GatewayApp:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
-class _Call:
+class _AwaitedCall:
     """One call of gRPC, which ends when its caller has gone, be it before the call has begun."""
 
     def __init__(self) -> None:
         self._end: Callable[[], object] | None = None
         self._gone = False
 
-    def begun(self, end: Callable[[], object]) -> None:
+    def take_end(self, end: Callable[[], object]) -> None:
         self._end = end
         if self._gone:
             end()

@@ -1,7 +1,7 @@
 """Calls of the service `Admin` as JSON, which knows no HTTP, and the OpenAPI document of them.
 
-A request is read by its descriptor, goes to this node's own gRPC port, and its answers come back. Validation, deadlines,
-waits and forwarding to the owner are those of the gRPC service: there is no second path.
+A request is read by its descriptor, goes to this node's own gRPC port, and its answers come back. Validation,
+deadlines, waits and forwarding to the owner are those of the gRPC service: there is no second path.
 """
 
 from __future__ import annotations

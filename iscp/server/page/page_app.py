@@ -42,23 +42,21 @@ from iscp.ports.system import Clock
 from iscp.server.boards import job_board
 from iscp.server.boards.job_board import SPARK_BARS, JobFacts, sparkline
 from iscp.server.page.page_boards import NAME_CHARS_MAX, OF_A_CLUSTER, Board, Offer, Visit, named_job
-from iscp.server.page.page_security import (
-    FORM_FIELD,
-    GuardedAnswers,
-    comes_from_here,
-    own_path,
-    refuse_foreign_work,
-    refuse_other_origin,
-)
 from iscp.server.page.page_viewers import (
     FORM_COOKIE,
+    FORM_FIELD,
+    GuardedAnswers,
     HeldAnswers,
     Query,
     Viewer,
     ViewerClients,
     Viewers,
     ViewerThreads,
+    comes_from_here,
     is_token,
+    own_path,
+    refuse_foreign_work,
+    refuse_other_origin,
     whole,
 )
 

@@ -23,8 +23,7 @@ from iscp.model.query_plan import ChangeCost, ExplainedOperator, OperatorUpkeep,
 from iscp.model.values.errors import InvalidRequest, InvariantBroken, NotAuthorized, QueueFull, TimedOut, Unavailable
 from iscp.server.page.page_app import FORM_BYTES_MAX, STREAMS_MAX, STREAMS_PER_VIEWER_MAX, LiveStreams, PageApp, event
 from iscp.server.page.page_boards import BOARDS
-from iscp.server.page.page_security import HEADERS
-from iscp.server.page.page_viewers import COOKIE_CHARS_MAX, FORM_COOKIE, TOKEN_COOKIE, HeldAnswers, Viewers
+from iscp.server.page.page_viewers import COOKIE_CHARS_MAX, FORM_COOKIE, HEADERS, TOKEN_COOKIE, HeldAnswers, Viewers
 from tests.fakes.clock import FakeClock
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, history_entry, job_view
 
