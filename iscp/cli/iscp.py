@@ -4,7 +4,9 @@ one runs.
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,9 +97,20 @@ def _data(about: str) -> Callable[[F], F]:
 @config_option("A TOML file; ISCP_* variables win over it.")
 def node(file: Path | None) -> None:
     """Run one node until SIGTERM."""
-    from iscp.cli.node.node_commands import run
+    from iscp.app.settings import check_files, load_settings
+    from iscp.notices.log_ring import LogRing, configure_logging, log_uncaught
+    from iscp.system.late_imports import do_without_pandas
 
-    sys.exit(run(file))
+    config = check_files(load_settings(file, os.environ), os.environ)
+    ring = LogRing(config.node_id, time.time_ns(), time.time)
+    configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
+    log_uncaught()
+    if not config.allows_foreign_code:  # which may use pandas
+        do_without_pandas()
+    # The rest is loaded only for a configuration that is valid.
+    from iscp.app.compose import run_node
+
+    sys.exit(run_node(config, ring))
 
 
 @iscp.command()

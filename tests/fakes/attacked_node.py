@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from iscp.client.admin_client import Client
 
-HARMS = ("admin.failed", "node_call.failed", "access.failed", "node.broken", "gateway.failed", "http.failed")
+HARMS = ("admin.failed", "node_call.failed", "access.failed", "node.broken", "gateway.failed", "port.failed")
 """Events of its log that say that something happened which nobody had foreseen."""
 
 

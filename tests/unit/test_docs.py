@@ -70,7 +70,7 @@ _TOPS = ("iscp/", "examples/", "tests/", "docs/", "scripts/", "proto/", "jvm/", 
 _DOTTED = re.compile(r"[a-z]+(\.[a-z_]+)+")
 _ELSEWHERE = re.compile(
     r"spark\.(sql|delta|databricks|jars|driver|executor|scheduler|authenticate|blockManager|cores|kubernetes|network|yarn)\b"
-    r"|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
+    r"|http\.client|http\.server|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
 )
 """Dotted names that are Spark's, modules or files."""
 

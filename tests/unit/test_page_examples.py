@@ -22,7 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 RUN_WHOLE: Mapping[str, str] = {
     "changefeed.md": "tests/integration/changefeed/test_examples.py",
     "consumers.md": "tests/unit/test_docs.py",  # its examples are the files that tests run
-    "embedders.md": "tests/unit/index/embedding/test_embedder_example.py",
+    "embedders.md": "tests/unit/index/embedding/test_embedder_registry.py",
     "gateway.md": "tests/integration/grpc/test_json_request.py",
     "howto.md": "tests/e2e/test_readme.py",
     "jobs.md": "tests/unit/test_page_examples.py",

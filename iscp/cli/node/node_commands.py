@@ -1,11 +1,10 @@
-"""Commands that work on this machine beside the nodes: `iscp log` repairs or upgrades a job log, `iscp certs` makes an
-authority and certificates for development and trials, and `iscp node` runs one node until SIGTERM.
+"""Commands that work on this machine beside the nodes: `iscp log` repairs or upgrades a job log, and `iscp certs` makes
+an authority and certificates for development and trials.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -13,14 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.app.settings import check_files, load_settings
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import WholeNumber, anywhere_output
 from iscp.cli.shell.context_file import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.model.values.errors import ConfigurationError
-from iscp.notices.log_ring import LogRing, configure_logging, log_uncaught
-from iscp.system.late_imports import do_without_pandas
 
 if TYPE_CHECKING:
     from iscp.etcd.owner_keys import EtcdLogMarks
@@ -231,20 +227,3 @@ def _show(invocation: Invocation, directory: Path, name: str, end: datetime) -> 
     row = {"cert_file": f"{stem}.pem", "key_file": f"{stem}.key", "valid_until_s": end.timestamp()}
     if not render.show(row, invocation.output):
         say(f"{stem}.pem, with its key beside it, is valid until {end:%Y-%m-%d %H:%M} UTC")
-
-
-# --- a node -----------------------------------------------------------------------------------------------------------
-
-
-def run(file: Path | None) -> int:
-    """Run the node that `file` and the environment describe; the exit status. Raises IscpError."""
-    config = check_files(load_settings(file, os.environ), os.environ)
-    ring = LogRing(config.node_id, time.time_ns(), time.time)
-    configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
-    log_uncaught()
-    if not config.allows_foreign_code:  # which may use pandas
-        do_without_pandas()
-    # The rest is loaded only for a configuration that is valid.
-    from iscp.app.compose import run_node
-
-    return run_node(config, ring)

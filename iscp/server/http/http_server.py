@@ -110,7 +110,7 @@ class PendingConnections:
         self._pending.pop(address, None)
 
     def _close(self, address: Address) -> None:
-        log.info("http.gave_way", extra={"peer": str(address[0])})
+        log.info("port.gave_way", extra={"peer": str(address[0])})
         with suppress(OSError):  # its peer has gone
             self._pending.pop(address).shutdown(socket.SHUT_RDWR)
 
@@ -281,7 +281,7 @@ class HttpServer:
         self._server = uvicorn.Server(self._config(application, lifespan))
         self._thread = threading.Thread(target=self._serve, args=(self._server,), name=thread_name, daemon=True)
         self._thread.start()
-        log.info("http.serving", extra={"setting": self._setting, "address": self.address})
+        log.info("port.serving", extra={"setting": self._setting, "address": self.address})
 
     def end(self, grace_s: float = STOP_S) -> None:
         """Accept nothing more, without waiting; what is being answered has `grace_s` seconds."""
@@ -331,7 +331,7 @@ class HttpServer:
                 self._loop = runner.get_loop()
                 runner.run(server.serve(sockets=[self._socket]))
         except BaseException:
-            log.exception("http.failed", extra={"setting": self._setting})  # the node goes on without this port
+            log.exception("port.failed", extra={"setting": self._setting})  # the node goes on without this port
 
 
 def _renewed_context(tls: TlsSource) -> ssl.SSLContext:

@@ -43,7 +43,7 @@ SHORT_S = 0.5
 MEMORY_MAX = 32 * 1024**2
 LENGTH = 64 * 1024**3
 CLIENTS = frozenset({"http.client", "urllib.request", "requests", "urllib3", "httpx", "aiohttp"})
-SENDS = frozenset({"system/http_exchange.py", "notices/open_telemetry_meter.py"})
+SENDS = frozenset({"system/http_exchange.py", "notices/open_telemetry.py"})
 
 
 def post(url: str, body: bytes, headers: dict[str, str], *, timeout_s: float, bytes_max: int) -> Answer:
