@@ -32,8 +32,9 @@ from iscp.system.child_process import end, spawn, tail
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.http_exchange import free_port
 from iscp.system.threads import SystemClock
+from iscp.system.tls.certificate_watch import certificate_watch
 from iscp.system.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
-from iscp.system.tls.tls_files import TlsFiles, certificate_watch
+from iscp.system.tls.tls_files import TlsFiles
 
 WAIT_S = 120.0
 LOOK_S = 0.02

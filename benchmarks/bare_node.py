@@ -77,7 +77,7 @@ from iscp.server.node.node_server import NodeServer
 from iscp.server.node.owner_streams import Peers
 from iscp.system.failpoints import EnvironmentFailpoints
 from iscp.system.threads import THREADS, SystemClock, collect_rarely
-from iscp.system.tls.tls_files import certificate_watch
+from iscp.system.tls.certificate_watch import certificate_watch
 
 TRACE = "BARE_NODE_TRACE"
 WIRE = "BARE_NODE_WIRE_FORMAT"

@@ -50,8 +50,7 @@ from iscp.cluster.requests.job_views import DeadLetterReader, FigureReader, JobV
 from iscp.cluster.requests.request_validator import RequestValidator
 from iscp.cluster.worker_loop import WorkerLoop
 from iscp.cluster.worker_machine import WorkerMachine
-from iscp.delta.joblog.appended_tables import AuditTable
-from iscp.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.delta.joblog.delta_job_log import AuditTable, DeltaJobLog
 from iscp.delta.source.delta_catalog import DeltaCatalog, DeltaRetentionHold, property_setter
 from iscp.delta.source.spark_read import DeltaRangeReader
 from iscp.engine.account_turns import PlaceGuard

@@ -41,7 +41,7 @@ from iscp.spark.deferred_spark import SparkAccess
 from iscp.storage.locations import followed_places, followed_root
 from iscp.storage.regular_files import REACH
 from iscp.system.threads import SystemClock
-from iscp.system.tls.tls_files import CertificateWatch, certificate_watch
+from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
 
 if TYPE_CHECKING:
     import grpc

@@ -23,7 +23,8 @@ from iscp.model.api.api_requests import RegisterRequest
 from iscp.model.job.start_rule import VerifyReport
 from iscp.model.query_plan import QueryExplanation
 from iscp.model.run.run_plan import JobForecast, JobSelection, NamedJob, RunPlan, Wanted
-from iscp.model.settings.config import JobLogConfig, NodeConfig, ProbeConfig, is_local_master, sets_any
+from iscp.model.settings.config import JobLogConfig, NodeConfig, ProbeConfig, is_local_master
+from iscp.model.settings.variables import sets_any
 from iscp.model.spec.spec import tags_of
 from iscp.model.values.errors import InvalidRequest
 from iscp.model.values.untrusted_values import Refusals

@@ -17,22 +17,15 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from iscp.app.registry import embedder_key_faults
-from iscp.model.settings.config import (
-    NOT_SETTINGS,
-    VARIABLE_PREFIX,
-    NodeConfig,
-    Setting,
-    is_service_link,
-    setting_variable,
-    settings,
-)
+from iscp.model.settings.config import NodeConfig, Setting, settings
 from iscp.model.settings.config_faults import faults, range_fault
+from iscp.model.settings.variables import NOT_SETTINGS, VARIABLE_PREFIX, is_service_link, setting_variable
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.untrusted_values import SettingFault, name_hint
 from iscp.spark.jvm_launch import SparkSettings
 from iscp.storage.s3_settings import bucket_faults
 from iscp.system.small_files import read_toml
-from iscp.system.tls.tls_files import certificate_faults
+from iscp.system.tls.certificate_watch import certificate_faults
 
 # Of buckets and embedders too: somebody may write the key where its file is to be named.
 _SECRET = frozenset({"embedders", "etcd.password", "notify.webhooks", "storage.s3.buckets"})

@@ -28,8 +28,9 @@ from iscp.model.values.errors import (
 )
 from iscp.ports.system import Clock
 from iscp.system.child_process import OwnProcess
+from iscp.system.tls.certificate_watch import CertificateWatch
 from iscp.system.tls.renewing_channel import REFUSED_REMEDY, handshake_fault, may_be_refused, secure_channel
-from iscp.system.tls.tls_files import CertificateWatch, Tls, TlsSource
+from iscp.system.tls.tls_files import Tls, TlsSource
 
 # --- etcd's messages --------------------------------------------------------------------------------------------------
 # The messages are built from a descriptor set in a pool of their own. Generated modules would register in protobuf's

@@ -15,7 +15,8 @@ from iscp.model.settings.config import EtcdConfig
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.ids import NodeRecord
 from iscp.model.values.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
-from iscp.system.tls.tls_files import TlsFiles, etcd_files
+from iscp.system.tls.certificate_watch import etcd_files
+from iscp.system.tls.tls_files import TlsFiles
 
 # --- values -----------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from iscp.model.settings.config import BUCKETS_MAX, BUCKETS_VARIABLE, BucketConfig
+from iscp.model.settings.config import BUCKETS_MAX, BucketConfig
 from iscp.model.settings.session_needs import S3_LOG_STORE, S3_NEEDS
+from iscp.model.settings.variables import BUCKETS_VARIABLE
 from iscp.model.values.errors import ConfigurationError
 from iscp.model.values.untrusted_values import SettingFault
 from iscp.storage.locations import on_s3

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, get_args, get_origin
 
-from iscp.model.settings.config import NOT_SETTINGS, Setting, setting_variable, settings
+from iscp.model.settings.config import Setting, settings
+from iscp.model.settings.variables import NOT_SETTINGS, setting_variable
 from tests.limits import number_text
 from tests.site.tables import code, plain, table
 

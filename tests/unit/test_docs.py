@@ -48,7 +48,8 @@ from iscp.model.job.job_row import JobStatus
 from iscp.model.job.start_rule import Comparison, Sample
 from iscp.model.job.watermark_record import WatermarkRecord
 from iscp.model.protocol.messages import Announce, Checkpoint, Sync
-from iscp.model.settings.config import NOT_SETTINGS, setting_variable, settings
+from iscp.model.settings.config import settings
+from iscp.model.settings.variables import NOT_SETTINGS, setting_variable
 from iscp.model.values.errors import ErrorCode
 from tests.chart.values_file import CHART, read_values
 from tests.limits import main as limits

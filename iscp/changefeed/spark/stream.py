@@ -27,7 +27,7 @@ from iscp.changefeed.table.feed_schema import SHARD, ULID_TEXT
 from iscp.changefeed.table.feed_table import FeedTable, read_purged
 from iscp.changefeed.table.page_reader import BEFORE_ALL, BEHIND_ALL, FeedFile, FeedFiles, overlapping
 from iscp.delta.log.table_opening import bring_up, list_again, open_delta
-from iscp.model.settings.config import BUCKETS_VARIABLE
+from iscp.model.settings.variables import BUCKETS_VARIABLE
 from iscp.model.values.errors import InvalidRequest
 from iscp.spark.spark_errors import spark_faults
 from iscp.storage.delta_errors import delta_faults

@@ -33,7 +33,7 @@ from iscp.cli.shell.terminal import console_of, grid, plain, print_on
 from iscp.client.admin_client import Client
 from iscp.index.search.search_library import search
 from iscp.model.api.api_requests import ClusterView, JobView, NodeView, SearchAnswer
-from iscp.model.settings.config import setting_variable
+from iscp.model.settings.variables import setting_variable
 from iscp.model.values.errors import IscpError, TemporaryError
 from iscp.system.threads import SystemClock
 

@@ -420,7 +420,7 @@ def _node_at(config: NodeConfig) -> str:
     """Return who has the port, if it is the node of the configuration; empty if it is somebody else, or nobody."""
     from iscp.model.values.errors import IscpError
     from iscp.server.node.owner_streams import describe
-    from iscp.system.tls.tls_files import certificate_watch
+    from iscp.system.tls.certificate_watch import certificate_watch
 
     try:
         found = describe(config.address, tls=certificate_watch(config), timeout_s=DESCRIBE_TIMEOUT_S)

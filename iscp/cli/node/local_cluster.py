@@ -26,15 +26,8 @@ from iscp.etcd.client import EtcdClient
 from iscp.etcd.keys import EtcdSettings, Keys, snapshot_of
 from iscp.etcd.owner_keys import EtcdElection, EtcdLogMarks
 from iscp.etcd.server import EtcdServer
-from iscp.model.settings.config import (
-    ADMIN_PORT,
-    PAGE_PORT,
-    EtcdConfig,
-    JobLogConfig,
-    NodeConfig,
-    PageConfig,
-    setting_variable,
-)
+from iscp.model.settings.config import ADMIN_PORT, PAGE_PORT, EtcdConfig, JobLogConfig, NodeConfig, PageConfig
+from iscp.model.settings.variables import setting_variable
 from iscp.model.values.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
 from iscp.model.values.ids import WIRE_FORMAT
 from iscp.ports.system import Clock
@@ -42,7 +35,8 @@ from iscp.system.child_process import end, how_it_ended, spawn, tail
 from iscp.system.http_exchange import free_port, is_free
 from iscp.system.small_files import private_directory
 from iscp.system.threads import SystemClock
-from iscp.system.tls.tls_files import CertificateWatch, TlsSource, certificate_watch
+from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
+from iscp.system.tls.tls_files import TlsSource
 
 # --- the directory of `iscp up` ---------------------------------------------------------------------------------------
 # The directory has a layout, is locked by one process, and stores which ports its processes use.

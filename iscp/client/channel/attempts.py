@@ -51,10 +51,10 @@ from iscp.model.values.untrusted_values import is_loopback, require, require_sec
 from iscp.ports.system import Clock
 from iscp.system.child_process import Before, OwnProcess, refuse_fork
 from iscp.system.threads import SystemClock
+from iscp.system.tls.certificate_watch import CertificateWatch
 from iscp.system.tls.renewing_channel import secure_channel
 from iscp.system.tls.tls_files import (
     MESSAGE_BYTES_MAX,
-    CertificateWatch,
     GivenTls,
     Tls,
     TlsFiles,

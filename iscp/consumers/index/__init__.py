@@ -1,1 +1,0 @@
-"""Full-text, vector and search indexes as kinds of jobs."""

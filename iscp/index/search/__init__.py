@@ -1,1 +1,0 @@
-"""Searches of indexes: by words, by vectors, by both, and filters on stored columns."""

@@ -1,1 +1,0 @@
-"""The metrics that a node emits, declared as data: names, units and meanings. Nothing here measures."""

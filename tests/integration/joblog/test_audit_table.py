@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.delta.joblog.appended_tables import AUDIT_TABLE, ROWS_AT_ONCE, SMALL_FILES_MAX, AuditTable
+from iscp.delta.joblog.delta_job_log import AUDIT_TABLE, ROWS_AT_ONCE, SMALL_FILES_MAX, AuditTable
 from iscp.model.access.authorization import AuditEntry, AuditQuery
 from iscp.model.values.errors import InvalidRequest, StorageError
 from iscp.server.access.known_callers import AuditWriter

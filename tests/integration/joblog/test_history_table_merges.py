@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.delta.joblog.appended_tables import SMALL_FILES_MAX, HistoryTable, small_files
+from iscp.delta.joblog.delta_job_log import SMALL_FILES_MAX, HistoryTable, small_files
 from iscp.model.job.iteration import HistoryEntry
 from iscp.system.threads import SystemClock
 

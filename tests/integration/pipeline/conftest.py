@@ -24,7 +24,8 @@ from iscp.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.engine.iteration_ports import NO_BUILDS, IterationPorts, SinkPool, refuse_unfit
 from iscp.model.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.model.job.job_row import JobRow
-from iscp.model.settings.config import DIRECT_BYTES_MAX, BuildConfig, setting_variable
+from iscp.model.settings.config import DIRECT_BYTES_MAX, BuildConfig
+from iscp.model.settings.variables import setting_variable
 from iscp.model.spec.spec import ConsumerSpec, JobSpec
 from iscp.model.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from iscp.client.admin_client import Client
 from iscp.client.channel.grpc_calls import CALLER_KEY, FORWARDED_KEY
-from iscp.delta.joblog.appended_tables import AuditTable
+from iscp.delta.joblog.delta_job_log import AuditTable
 from iscp.model.access.authorization import TOKEN_CHARS_MAX, AuditEntry, AuditQuery
 from iscp.model.access.security_config import AccountConfig
 from iscp.model.access.service_table import Role

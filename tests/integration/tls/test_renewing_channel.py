@@ -19,8 +19,9 @@ from iscp.client.channel.grpc_calls import open_channel
 from iscp.model.values.errors import ConfigurationError, Unavailable
 from iscp.server.admin.admin_server import AdminServer
 from iscp.server.http.gateway_server import GatewayServer
+from iscp.system.tls.certificate_watch import CertificateWatch
 from iscp.system.tls.renewing_channel import secure_channel
-from iscp.system.tls.tls_files import CertificateWatch, Tls, split_address
+from iscp.system.tls.tls_files import Tls, split_address
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import Certs
 

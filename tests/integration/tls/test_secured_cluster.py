@@ -15,8 +15,8 @@ from iscp.etcd.keys import EtcdSettings
 from iscp.model.values.errors import IscpError, NotAuthorized
 from iscp.server.node.owner_streams import describe
 from iscp.system.threads import SystemClock
+from iscp.system.tls.certificate_watch import CHECK_S
 from iscp.system.tls.development_authority import DevelopmentAuthority
-from iscp.system.tls.tls_files import CHECK_S
 
 SHARDS = 20
 

@@ -19,8 +19,8 @@ from iscp.model.settings.config import (
     S3Config,
     SparkConfig,
     StorageConfig,
-    setting_variable,
 )
+from iscp.model.settings.variables import setting_variable
 from iscp.model.values.errors import ConfigurationError
 
 LEAST = {"ISCP_NODE_ID": "n-1", "ISCP_LOG__URI": "/lake/iscp"}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.model.settings.config import BUCKETS_VARIABLE, BucketConfig, S3Config
+from iscp.model.settings.config import BucketConfig, S3Config
+from iscp.model.settings.variables import BUCKETS_VARIABLE
 from iscp.model.values.errors import ConfigurationError
 from iscp.spark.jvm_launch import SparkSettings, default_conf
 from iscp.storage.s3_settings import (

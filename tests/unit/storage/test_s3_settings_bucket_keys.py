@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import iscp
-from iscp.model.settings.config import BUCKETS_VARIABLE, BucketConfig
+from iscp.model.settings.config import BucketConfig
+from iscp.model.settings.variables import BUCKETS_VARIABLE
 from iscp.model.values.errors import ConfigurationError
 from iscp.storage import files
 from iscp.storage.s3_settings import (

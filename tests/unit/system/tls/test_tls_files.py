@@ -21,14 +21,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from iscp.model.access.security_config import OidcConfig, SecurityConfig, TlsConfig
 from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.model.values.errors import ConfigurationError
-from iscp.system.tls.tls_files import (
+from iscp.system.tls.certificate_watch import (
     CHECK_S,
     CertificateWatch,
-    ShownNames,
-    TlsFiles,
     certificate_faults,
     certificate_watch,
     days_left,
+)
+from iscp.system.tls.tls_files import (
+    ShownNames,
+    TlsFiles,
     endpoint_or_default,
     examine,
     node_faults,
