@@ -1,4 +1,4 @@
-"""The allow-list of functions of one row: comparisons, logic, arithmetic, texts, dates and casts."""
+"""The allow-list of functions of one row: comparisons, logic, arithmetic, texts, dates, arrays and casts."""
 
 from __future__ import annotations
 
@@ -453,6 +453,105 @@ _DATES = (
     ),
 )
 
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+_DELIMITER_CHARS_MAX = 16
+"""Characters between texts that are put together from an array, in which each text takes as much memory itself."""
+
+_COMPARED_MAX = 256
+"""Elements of an array that are compared with each other; DuckDB interrupts nothing within an array."""
+
+
+def _outside(call: DuckCall) -> str:
+    """Return what is at a place where there is no element: an error, or null where Spark is lenient."""
+    return raised("no element at this place") if call.ansi else "NULL"
+
+
+def _item(call: DuckCall) -> str:
+    """Return the element at a place from 0 on. Spark takes its last 32 bits, by which one below 0 is beyond the end."""
+    array, place = call.args[0], f"({cast(call.args[1], 'long')} & {2**32 - 1})"
+    return f"(CASE WHEN {place} >= len({array}) THEN {_outside(call)} ELSE list_extract({array}, {place} + 1) END)"
+
+
+def _element_at(call: DuckCall) -> str:
+    """Return the element at a place from 1 on, or from the end. The least one has no absolute value, and raises."""
+    array, place = call.args
+    none = f"WHEN {place} = 0 AND {array} IS NOT NULL THEN {raised('an element at 0')}"
+    outside = f"WHEN abs({place}) > len({array}) THEN {_outside(call)}"
+    return f"(CASE {none} {outside} ELSE list_extract({array}, {place}) END)"
+
+
+def _contained(call: DuckCall) -> str:
+    """Return whether an element is equal to a value; null if none is, but an element or the value is null."""
+    array, value = call.args
+    absent = f"WHEN {value} IS NOT NULL AND list_count({array}) = len({array}) THEN FALSE"
+    return f"(CASE WHEN list_contains({array}, {value}) THEN TRUE {absent} END)"
+
+
+def _sorted(call: DuckCall) -> str:
+    order = "'ASC', 'NULLS FIRST'" if call.expression.info[0] else "'DESC', 'NULLS LAST'"
+    return f"list_sort({call.args[0]}, {order})"
+
+
+def _distinct(call: DuckCall) -> str:
+    """Return the elements that no equal one stands before. The array is bound to a name, and so computed once."""
+    few = "list_filter(every, lambda each, place: list_position(every, each) = place)"
+    return f"list_extract(list_transform([{call.args[0]}], lambda every: {few}), 1)"
+
+
+def _joined(array: str, delimiter: str) -> str:
+    """Return the elements that are not null as one text, or null if there are none."""
+    return f"array_to_string({array}, {delimiter})"
+
+
+def _with_arrays(call: DuckCall) -> str:
+    """Return texts, and those of arrays, as one text."""
+    delimiter, *parts = call.args
+    kinds = (each.type for each in call.expression.args[1:])
+    few = (
+        part if kind == "string" else f"(CASE WHEN list_count({part}) > 0 THEN {_joined(part, delimiter)} END)"
+        for part, kind in zip(parts, kinds, strict=True)
+    )
+    return f"concat_ws({delimiter}, {', '.join(few)})"
+
+
+def _is_short(delimiter: Expr) -> bool:
+    text = constant(delimiter)
+    return text is not None and len(text) <= _DELIMITER_CHARS_MAX
+
+
+def _delimited(place: int) -> tuple[Refusal, ...]:
+    return (Refusal("a delimiter that is no short constant", lambda each: not _is_short(each.args[place])),)
+
+
+_ARRAYS = (
+    Entry("CreateArray", "", anything, lambda call: cast(f"[{', '.join(call.args)}]", call.type), of_arrays=True),
+    Entry("Size", "", anything, lambda call: cast(spelled(call, "len"), call.type), of_arrays=True),
+    Entry("GetArrayItem", "", anything, _item, of_arrays=True),
+    Entry("ElementAt", "", anything, _element_at, of_arrays=True),
+    Entry("ArrayContains", "", anything, _contained, of_arrays=True),
+    Entry("ArrayMin", "", anything, same("list_min"), of_arrays=True),
+    Entry("ArrayMax", "", anything, same("list_max"), of_arrays=True),
+    Entry("SortArray", "", anything, _sorted, of_arrays=True),
+    Entry(
+        "ArrayDistinct",
+        "",
+        anything,
+        _distinct,
+        guards=(RowGuard("many elements", lambda call: f"len({call.args[0]}) > {_COMPARED_MAX}"),),
+        of_arrays=True,
+    ),
+    Entry(
+        "ArrayJoin",
+        "",
+        of_first("array<string>"),
+        lambda call: f"(CASE WHEN {call.args[0]} IS NOT NULL THEN coalesce({_joined(*call.args)}, '') END)",
+        _delimited(1),
+        of_arrays=True,
+    ),
+    Entry("ConcatWs", "texts and arrays", of_first("string"), _with_arrays, _delimited(0), of_arrays=True),
+)
+
 # --- casts ------------------------------------------------------------------------------------------------------------
 
 _EXACT_DIGITS = 15
@@ -529,4 +628,4 @@ _CASTS = (
     Entry("Cast", "whole numbers as booleans", _from(_INTS, _BOOLEAN), lambda call: f"({call.args[0]} <> 0)"),
 )
 
-SCALARS = (*_LOGIC, *_ARITHMETIC, *_TEXTS, *_DATES, *_CASTS)
+SCALARS = (*_LOGIC, *_ARITHMETIC, *_TEXTS, *_DATES, *_ARRAYS, *_CASTS)

@@ -66,7 +66,8 @@ _JOINS = {
     JoinKind.LEFT_SEMI: "SEMI JOIN",
     JoinKind.LEFT_ANTI: "ANTI JOIN",
 }
-_GROWING = frozenset({"Concat", "ConcatWs"})
+_TEXTUAL = frozenset({"string", "array<string>"})
+_GROWING = frozenset({"Concat", "ConcatWs", "CreateArray", "ArrayJoin"})
 _RANKED = frozenset({each.op for each in WINDOW_ENTRIES} - {"First", "Last", "NthValue"})
 _NO_COLUMN = "1 AS no_column"
 _POWER_MAX = 100
@@ -438,7 +439,7 @@ class _Writer:
 
     def _grow(self, number: int, value: Expr) -> None:
         """Remember of how many texts a column may be put together."""
-        if value.type == "string":
+        if value.type in _TEXTUAL:
             self.growth[number] = max(self.growth.get(number, 1), found := self._growth(value))
             if found > GROWTH_MAX:
                 self.lack(f"{value.op}: a text of more than {GROWTH_MAX} texts")
@@ -448,7 +449,7 @@ class _Writer:
             return self.growth.get(value.column.id, 1)
         if value.op == "Literal":
             return 1 + len(str(value.info[0])) // _LITERAL_SHARE
-        found = [self._growth(each) for each in value.args if each.type == "string"]
+        found = [self._growth(each) for each in value.args if each.type in _TEXTUAL]
         return (sum(found) if value.op in _GROWING else max(found)) if found else 1
 
 

@@ -304,6 +304,50 @@ def _by_number(args: Sequence[Expr], _: str) -> str:
     return args[0].type
 
 
+def _array(args: Sequence[Expr], said: str) -> str:
+    """Return the type of an array of these elements; one of none has the type that it is said to have."""
+    kind = f"array<{_same(args, said)}>" if args else said
+    if element_of(kind) is None:
+        raise UntypedError(f"no array of {kind[:40]}")
+    return kind
+
+
+def _element(args: Sequence[Expr], _: str) -> str:
+    """Return the type of the elements of the first argument."""
+    element = element_of(args[0].type)
+    if element is None:
+        raise UntypedError(f"{args[0].type} has no elements")
+    return element
+
+
+def _of_array(kind: str) -> Result:
+    """Return the rule of what is computed of one array and has always this type."""
+
+    def result(args: Sequence[Expr], said: str) -> str:
+        _element(args, said)
+        return kind
+
+    return result
+
+
+def _same_array(args: Sequence[Expr], said: str) -> str:
+    _element(args, said)
+    return args[0].type
+
+
+def _item(args: Sequence[Expr], said: str) -> str:
+    """Return the type of the element at a place."""
+    if args[1].type not in DIGITS:
+        raise UntypedError(f"{args[1].type} is no place")
+    return _element(args, said)
+
+
+def _among(args: Sequence[Expr], said: str) -> str:
+    if _element(args, said) != args[1].type:
+        raise UntypedError("the value has another type than the elements")
+    return "boolean"
+
+
 def _moment(args: Sequence[Expr], _: str) -> str:
     if args[0].type not in MOMENTS:
         raise UntypedError(f"{args[0].type} is no time of day")
@@ -311,6 +355,7 @@ def _moment(args: Sequence[Expr], _: str) -> str:
 
 
 _TEXT = ("string",)
+_TEXTS = ("string", "array<string>")
 _WHERE = OperationRule(2, 2, _compared)
 _PART = OperationRule(1, 1, _fixed("integer", *TIMES))
 _MATCH = OperationRule(2, 2, _fixed("boolean", *_TEXT))
@@ -396,7 +441,7 @@ OPERATIONS: Mapping[str, OperationRule] = {
     **dict.fromkeys(("Md5", "Sha256"), _CHANGED),  # of a text's bytes in UTF-8
     "Substring": OperationRule(3, 3, _fixed("string", "string", "integer")),
     "Concat": OperationRule(1, _MANY, _fixed("string", *_TEXT)),
-    "ConcatWs": OperationRule(1, _MANY, _fixed("string", *_TEXT)),
+    "ConcatWs": OperationRule(1, _MANY, _fixed("string", *_TEXTS)),
     "Length": OperationRule(1, 1, _fixed("integer", *_TEXT)),
     "OctetLength": OperationRule(1, 1, _fixed("integer", *_TEXT)),
     "StringInstr": OperationRule(2, 2, _fixed("integer", *_TEXT)),
@@ -409,5 +454,13 @@ OPERATIONS: Mapping[str, OperationRule] = {
     "TruncTimestamp": OperationRule(2, 2, lambda args, _: args[1].type),
     **dict.fromkeys(("AddMicroseconds", "AddCalendarMonths"), OperationRule(1, 1, _moment, (is_whole,))),
     "DateFormatClass": OperationRule(2, 2, _fixed("string", "string", *MOMENTS)),
+    "CreateArray": OperationRule(0, _MANY, _array),
+    "Size": OperationRule(1, 1, _of_array("integer")),  # null of null
+    **dict.fromkeys(("GetArrayItem", "ElementAt"), OperationRule(2, 2, _item, (is_mode,))),
+    "ArrayContains": OperationRule(2, 2, _among),
+    **dict.fromkeys(("ArrayMin", "ArrayMax"), OperationRule(1, 1, _element)),
+    "SortArray": OperationRule(1, 1, _same_array, (is_flag,)),
+    "ArrayDistinct": OperationRule(1, 1, _same_array),
+    "ArrayJoin": OperationRule(2, 2, _fixed("string", *_TEXTS)),
 }
 """All operations; what else Catalyst has is `Opaque`."""

@@ -13,7 +13,7 @@ from enum import Enum
 import pyarrow as pa
 
 from tests.equality import samples
-from tests.equality.samples import ARRAYS, COMPARED, DECIMALS, FLOATS, INTS, MOMENTS, TIMES
+from tests.equality.samples import ARRAYS, COMPARED, DECIMALS, FLOATS, INTS, MOMENTS, TIMES, element_of
 
 
 class Shape(Enum):
@@ -285,6 +285,64 @@ def _dates() -> Iterator[Case]:
     yield Case("DateFormatClass of times of day", far, ("date", "integer"), Shape.CUT)
 
 
+_CONSTANT_ARRAYS = (
+    *("array(1Y, NULL)", "array(-32768S)", "array(1, -2147483648, 1)", "array(9223372036854775807, NULL)"),
+    *("array('', '😀', 'a''b', NULL)", "array(true, NULL, false)", "array(1.50, NULL, -99999.99)"),
+)
+
+
+def _arrays() -> Iterator[Case]:
+    pairs = [(each, element_of(each)) for each in ARRAYS]
+    elements = [each for _, each in pairs]
+    yield from _pairs("CreateArray", "array(a, b, NULL, a)", elements)
+    yield from _pairs("CreateArray", "coalesce(a, array())", ARRAYS)
+    for sql in _CONSTANT_ARRAYS:
+        yield from _pairs("CreateArray", sql, ["long"])
+        yield from _pairs("CreateArray", f"if(a > 0, {sql}, NULL)", ["long"])
+    for sql in ("size(a)", "cardinality(a)", "array_size(a)"):
+        yield from _pairs("Size", sql, ARRAYS)
+    for sql in ("a[0]", "a[1]", "get(a, 2)", "get(a, -1)"):
+        yield from _pairs("GetArrayItem", sql, ARRAYS)
+    for kind in INTS:
+        yield from _pairs("GetArrayItem", "a[b]", [("array<string>", kind)])
+        yield from _pairs("GetArrayItem", "get(a, b)", [(each, kind) for each in ARRAYS])
+    for sql in ("element_at(a, 1)", "element_at(a, -1)", "element_at(a, 3)", "try_element_at(a, -2)"):
+        yield from _pairs("ElementAt", sql, ARRAYS)
+    yield from _pairs("ElementAt", "try_element_at(a, 0)", ["array<long>"])
+    for kind in INTS[:3]:
+        yield from _pairs("ElementAt", "element_at(a, b)", [("array<string>", kind)])
+        yield from _pairs("ElementAt", "try_element_at(a, b)", [(each, kind) for each in ARRAYS])
+    yield from _pairs("ArrayContains", "array_contains(a, get(a, 1))", ARRAYS)
+    yield from _pairs("ArrayContains", "array_contains(a, b)", pairs)
+    yield from _pairs("ArrayContains", "array_contains(array(a, b), a)", elements)
+    yield from _pairs("ArrayContains", "array_contains(array('', 'a', 'é'), a)", ["string"])
+    yield from _pairs("ArrayContains", "array_contains(array(0, 1, NULL), a)", ["integer"])
+    of_all = {
+        "ArrayMin": "array_min",
+        "ArrayMax": "array_max",
+        "SortArray": "sort_array",
+        "ArrayDistinct": "array_distinct",
+    }
+    for op, function in of_all.items():
+        yield from _pairs(op, f"{function}(a)", ARRAYS)
+        yield from _pairs(op, f"{function}(array(b, a, NULL, b, a, NULL))", elements)
+    yield from _pairs("SortArray", "sort_array(a, false)", ARRAYS)
+    yield from _pairs("ArrayDistinct", "array_distinct(sort_array(array_distinct(a), false))", ARRAYS)
+    yield from _joined_arrays()
+
+
+def _joined_arrays() -> Iterator[Case]:
+    for delimiter in ("''", "','", "'é''-'"):
+        yield from _pairs("ArrayJoin", f"array_join(a, {delimiter})", ["array<string>"])
+        yield from _pairs("ArrayJoin", f"array_join(array(a, NULL, b), {delimiter})", ["string"])
+        yield from _pairs("ConcatWs of texts and arrays", f"concat_ws({delimiter}, a, b)", ["array<string>"])
+    mixed = ("array<string>", "string")
+    yield from _pairs("ConcatWs of texts and arrays", "concat_ws(',', b, a, 'x', array(b, NULL), a)", [mixed])
+    long, refused = f"'{'-' * 17}'", "a delimiter that is no short constant"
+    yield from _pairs("ArrayJoin", f"array_join(a, {long})", ["array<string>"], refused)
+    yield from _pairs("ConcatWs of texts and arrays", f"concat_ws({long}, a)", ["array<string>"], refused)
+
+
 def _aggregates() -> Iterator[Case]:
     def of(entry: str, sql: str, kinds: Iterable[str], loose: bool = False, exact: bool = False) -> Iterator[Case]:
         shape = Shape.QUERY if exact else Shape.GROUPS
@@ -387,11 +445,12 @@ CASES: tuple[Case, ...] = (
     *_casts(),
     *_texts(),
     *_dates(),
+    *_arrays(),
     *_aggregates(),
     *_windows(),
 )
 
-_FEW = frozenset({"long", "string"})
+_FEW = frozenset({"long", "string", "array<long>", "array<string>"})
 
 SOME = tuple(
     {

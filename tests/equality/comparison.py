@@ -42,6 +42,9 @@ UNSHOWN: frozenset[Guard] = frozenset(
         ("Like of texts", "a pattern that is no constant"),
         ("Like of texts", "a pattern of several parts"),  # which takes years, and is right
         ("Like of texts", "another escape"),
+        ("ArrayDistinct", "many elements"),  # which take long, and are right
+        ("ArrayJoin", "a delimiter that is no short constant"),  # which may fill the memory, and is right
+        ("ConcatWs of texts and arrays", "a delimiter that is no short constant"),
         ("TruncDate of dates", "another unit"),
         ("TruncTimestamp of times of day", "another unit"),
         ("DateFormatClass of times of day", "another pattern"),

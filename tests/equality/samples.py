@@ -70,6 +70,10 @@ _ARROW = {
 }
 
 
+def element_of(kind: str) -> str:
+    return kind.removeprefix("array<").removesuffix(">")
+
+
 def digits_of(kind: str) -> tuple[int, int]:
     precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
     return int(precision), int(scale)
@@ -77,7 +81,7 @@ def digits_of(kind: str) -> tuple[int, int]:
 
 def arrow_type(kind: str) -> pa.DataType:
     if kind in ARRAYS:
-        return pa.list_(arrow_type(kind.removeprefix("array<").removesuffix(">")))
+        return pa.list_(arrow_type(element_of(kind)))
     return pa.decimal128(*digits_of(kind)) if kind.startswith("decimal") else _ARROW[kind]
 
 
@@ -100,11 +104,13 @@ def values_of(kind: str) -> list[Any]:
     """Values of a type, the same each time."""
     draw = random.Random(kind)
     if kind in ARRAYS:
-        elements = [None, *values_of(kind.removeprefix("array<").removesuffix(">"))]
+        elements = [None, *values_of(element_of(kind))]
         return [
             [],
             *([each] for each in elements[:6]),
             *(draw.choices(elements, k=draw.randint(1, 5)) for _ in "1234567"),
+            [elements[2], elements[1], None, elements[2], None, elements[1]],
+            [*elements, *reversed(elements)],
         ]
     if kind in _BITS:
         return [*_whole(draw, _BITS[kind])]

@@ -43,9 +43,9 @@ class MemoryTables:
         return self._all(leaf)
 
     def look_up(self, step: LookupStep, keys: pa.Table) -> pa.Table:
-        rows, names = self._all(step.source), [own for own, _ in step.pairs]
-        wanted = pa.table({own: keys[key] for own, key in step.pairs}).cast(rows.select(names).schema)
-        sought, held = row_codes(wanted, rows.select(names))
+        rows, by = self._all(step.source), {own: keys[key] for own, key in step.pairs}
+        held_keys = rows.select([*by])
+        sought, held = row_codes(pa.table(by).cast(held_keys.schema), held_keys)
         return rows.filter(pa.array(np.isin(held, sought)))
 
     def _all(self, leaf: Table) -> pa.Table:

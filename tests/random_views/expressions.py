@@ -78,6 +78,7 @@ FUNCTIONS = (
     Function("isnan({0})", (D,), IS),
     Function("({0} COLLATE UTF8_LCASE = {1})", (T, T), IS),
     Function("exists({0}, z -> z > 1)", (LIST,), IS),
+    Function("array_contains({0}, CAST({1} AS BIGINT))", (LIST, W), IS),
     Function("(CAST({0} AS BIGINT) + CAST({1} AS BIGINT))", (W, W), W),
     Function("coalesce({0}, {1})", (W, W), W),
     Function("CASE WHEN {0} THEN {1} ELSE {2} END", (IS, W, W), W),
@@ -87,6 +88,8 @@ FUNCTIONS = (
     Function("datediff({0}, {1})", (DAY, DAY), W),
     Function("{0}.p", (S,), W),
     Function("get({0}, 0)", (LIST,), W),
+    Function("try_element_at({0}, -1)", (LIST,), W),
+    Function("array_max({0})", (LIST,), W),
     Function("(CAST({0} AS BIGINT) % 2)", (W,), W),
     Function("({0} * 2)", (P,), P),
     Function("coalesce({0}, 0.5)", (P,), P),
@@ -112,6 +115,8 @@ FUNCTIONS = (
     Function("array(CAST({0} AS BIGINT), CAST({1} AS BIGINT))", (W, W), LIST),
     Function("transform({0}, z -> z + 1)", (LIST,), LIST),
     Function("filter({0}, z -> z > 1)", (LIST,), LIST),
+    Function("sort_array({0}, false)", (LIST,), LIST),
+    Function("array_distinct({0})", (LIST,), LIST),
     Function("named_struct('p', CAST({0} AS BIGINT), 'q', {1})", (W, T), S),
 )
 

@@ -5,7 +5,6 @@ Each node takes a few calls to the JVM, so a plan is read once, when a query is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -42,9 +41,9 @@ from iscp.algebra.result_types import (
     OPERATIONS,
     OTHER,
     UntypedError,
+    element_of,
     is_type,
     result_type,
-    type_of_delta,
 )
 from iscp.model.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
@@ -55,7 +54,7 @@ NESTING_MAX = 60
 """Expressions within each other that are read; what is nested deeper is opaque."""
 
 CONSTANT_ROWS_MAX = 200
-"""Rows of constants within a query that are read; more are opaque."""
+"""Rows of constants within a query, and elements of a constant array, that are read; more are opaque."""
 
 _JOINS = {str(kind): kind for kind in JoinKind}
 _CHAR_MARK = "CHAR_VARCHAR"
@@ -70,7 +69,7 @@ _EXACT = {
 _EVALUATED = frozenset(
     {
         *("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs"),
-        *("Cast", "Sum", "Average"),
+        *("Cast", "Sum", "Average", "GetArrayItem", "ElementAt"),
     }
 )
 _CONDITIONS = frozenset(
@@ -86,6 +85,7 @@ _CONDITIONS = frozenset(
             "InSet",
         ),
         *("And", "Or", "Not", "IsNull", "IsNotNull", "IsNaN", "StartsWith", "EndsWith", "Contains", "Like"),
+        "ArrayContains",
     }
 )
 _RANKED = frozenset({"RowNumber", "Rank", "DenseRank", "PercentRank", "CumeDist"})
@@ -168,7 +168,6 @@ class _AlgebraReader:
         self._row_numbers: frozenset[int] = frozenset()
         self._depth = 0
         self._readers: dict[str, Callable[[Expression, str], Expr]] = {
-            "Alias": self._alias,
             "Literal": self._literal,
             "ScalarSubquery": self._subquery,
             "SortOrder": self._order,
@@ -180,12 +179,9 @@ class _AlgebraReader:
             "And": self._chain,
             "Or": self._chain,
             "Like": lambda each, kind: self._of(each, kind, (_text(each.escapeChar()),)),
-            "Round": self._rounded,
             "ExactAggregate": self._exact,
-            "MaxBy": self._by_number,
-            "MinBy": self._by_number,
-            "First": self._picked,
-            "Last": self._picked,
+            **dict.fromkeys(("MaxBy", "MinBy"), self._by_number),
+            **dict.fromkeys(("First", "Last"), self._picked),
             "NthValue": self._nth,
             "Lag": self._offset,
             "Lead": self._offset,
@@ -196,6 +192,9 @@ class _AlgebraReader:
             "Md5": lambda each, kind: self._digest(each.child(), kind, "Md5"),
             "Sha2": self._sha2,
             "GetStructField": self._struct_field,
+            "Size": self._size,
+            "ElementAt": self._element_at,
+            "SortArray": self._sorted_array,
             "NTile": lambda each, kind: Expr("NTile", (), kind, (self._whole(each.buckets()),)),
         }
 
@@ -262,6 +261,13 @@ class _AlgebraReader:
             self._fields_read[number] = TypedColumn(number, str(attribute.name()), _type(attribute))
         return self._fields_read[number]
 
+    def _stored_field(self, attribute: Expression) -> TypedColumn:
+        """Return a column of a table, where arrays that cannot have nulls are another type: Spark reads them."""
+        field = self._field(attribute)
+        if element_of(field.type) is not None and not attribute.dataType().containsNull():
+            field = self._fields_read[field.id] = replace(field, type=OTHER)
+        return field
+
     def _id(self, attribute: Expression) -> int:
         return self.numbers.setdefault(int(attribute.exprId().id()), len(self.numbers))
 
@@ -269,7 +275,8 @@ class _AlgebraReader:
         return tuple(map(self.expression, self._catalyst.items(seq)))
 
     def _read_table(self, node: PlanNode, number: int) -> Rel:
-        return Table((), self._fields(node.plan), node.operator.table, number=number)
+        fields = tuple(map(self._stored_field, self._catalyst.output(node.plan)))
+        return Table((), fields, node.operator.table, number=number)
 
     def _read_project(self, node: PlanNode, number: int) -> Rel:
         inputs = self._inputs(node)
@@ -354,6 +361,8 @@ class _AlgebraReader:
         name = _class_of(expression)
         if name == "AttributeReference":
             return self._column(expression)
+        if name == "Alias":
+            return self._alias(expression)
         kind = "boolean" if name in _CONDITIONS else _type(expression)
         self._depth += 1
         try:
@@ -401,15 +410,22 @@ class _AlgebraReader:
         field = expression.childSchema().fields()[int(expression.ordinal())]
         if _CHAR_MARK in str(field.metadata().json()):
             raise _OpaqueError("a text of CHAR(n) or VARCHAR(n)")
+        if element_of(kind) is not None and not field.dataType().containsNull():
+            raise _OpaqueError("an array that cannot have nulls")
         return Expr("StructField", (self.expression(expression.child()),), kind, (str(field.name()),))
 
-    def _alias(self, expression: Expression, kind: str) -> Expr:
-        return Expr(
-            "Alias", (self.expression(expression.child()),), kind, (self._id(expression), str(expression.name()))
-        )
+    def _alias(self, expression: Expression) -> Expr:
+        value = self.expression(expression.child())
+        return Expr("Alias", (value,), value.type, (self._id(expression), str(expression.name())))
 
     def _literal(self, expression: Expression, kind: str) -> Expr:
-        return _constant(expression.value(), kind)
+        value, element = expression.value(), element_of(kind)
+        if element is None or value is None:
+            return _constant(value, kind)
+        if int(value.numElements()) > CONSTANT_ROWS_MAX:
+            raise _OpaqueError(f"more than {CONSTANT_ROWS_MAX} constant elements")
+        elements = value.toObjectArray(expression.dataType().elementType())
+        return Expr("CreateArray", tuple(_constant(each, element) for each in elements), kind)
 
     def _in_set(self, expression: Expression, kind: str) -> Expr:
         value = self.expression(expression.child())
@@ -460,9 +476,6 @@ class _AlgebraReader:
         """Return an equality, whose sides may be keys."""
         return Expr(_class_of(expression), (self._key(expression.left()), self._key(expression.right())), kind)
 
-    def _rounded(self, expression: Expression, kind: str) -> Expr:
-        return self._of(expression, kind)
-
     def _later(self, expression: Expression, kind: str, op: str) -> Expr:
         start, interval = self._catalyst.children(expression)
         return Expr(op, (self.expression(start),), kind, (_interval(interval),))
@@ -490,6 +503,22 @@ class _AlgebraReader:
         if begin.op != "Literal" or begin.info != ("1",):
             raise _OpaqueError("another place to begin at")
         return Expr("StringInstr", (text, part), kind)
+
+    def _size(self, expression: Expression, kind: str) -> Expr:
+        if expression.legacySizeOfNull():
+            raise _OpaqueError("a size of -1 for null")
+        return self._of(expression, kind)
+
+    def _element_at(self, expression: Expression, kind: str) -> Expr:
+        if expression.defaultValueOutOfBound().isDefined():
+            raise _OpaqueError("a value in place of missing elements")
+        return self._plain(expression, kind)
+
+    def _sorted_array(self, expression: Expression, kind: str) -> Expr:
+        array, ascending = self._expressions(expression.children())
+        if ascending.info not in (("true",), ("false",)):
+            raise _OpaqueError("an order that is no constant")
+        return Expr("SortArray", (array,), kind, (ascending.info == ("true",),))
 
     # --- aggregates and windows ---------------------------------------------------------------------------------------
 
@@ -602,7 +631,7 @@ def _type(expression: Expression) -> str:
     try:
         name = str(expression.dataType().typeName())
         if name == "array":
-            name = type_of_delta(json.loads(str(expression.dataType().json())))
+            name = f"array<{expression.dataType().elementType().typeName()}>"
     except Py4JError:  # of what has none, such as a window's frame
         return OTHER
     return name if is_type(name) else OTHER
@@ -635,6 +664,8 @@ def _constant(value: Any, kind: str) -> Expr:
         text = f"{Decimal(_text(value)):f}"
     elif isinstance(value, bytes | bytearray):
         raise _OpaqueError("a constant of bytes")
+    elif element_of(kind) is not None:
+        raise _OpaqueError("a constant array in a row of constants")
     else:
         text = _text(value)
     return Expr("Literal", (), kind, (text,))

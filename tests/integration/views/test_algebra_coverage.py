@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from benchmarks.propagation.history import History
@@ -106,6 +107,29 @@ def test_what_only_spark_has_is_opaque_by_name(spark_runtime: SparkRuntime) -> N
     for name in ("Reverse", "ArrayTransform", "SoundEx"):
         assert any(name in each for each in found), found
     assert [each.name for each in root.walk() if isinstance(each, Table)] == [CLOCK, "t"]
+
+
+def test_what_only_spark_computes_of_arrays_is_opaque_by_name(spark_runtime: SparkRuntime) -> None:
+    """Arrays of other elements, those of tables that cannot have nulls, and other forms of the functions."""
+    by_sql = {
+        "array_contains(array(d), 1.5D)": "CreateArray: no array of array<double>",
+        "size(array_distinct(array(array(k))))": "CreateArray: no array of array<array<long>>",
+        "size(array_distinct(array(s COLLATE UTF8_LCASE)))": "CreateArray: no array of array<other>",
+        "size(never)": "Size: other has no elements",
+        "element_at(map(k, s), 3L)": "ElementAt: other has no elements",
+        "split_part(s, ',', 1)": "ElementAt: a value in place of missing elements",
+        "array_join(l, ',', '-')": "ArrayJoin: ArrayJoin has 3 arguments",
+        "l = array(s)": "EqualTo(array<string>, array<string>): not in the list",
+    }
+    kinds = {"k": T.LongType(), "d": T.DoubleType(), "s": T.StringType(), "l": T.ArrayType(T.StringType())}
+    kinds["never"] = T.ArrayType(T.LongType(), containsNull=False)
+    schema = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
+    session, other = spark_runtime.new_session(), {}
+    for sql, reason in by_sql.items():
+        root, _ = algebra_of_any(session, f"SELECT {sql} AS r FROM t", {"t": schema.json()})
+        if reason not in translate(root).gaps:
+            other[sql] = translate(root).gaps
+    assert other == {}
 
 
 def algebra_of_any(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> tuple[Rel, str]:

@@ -215,6 +215,20 @@ def test_texts_that_grow_beyond_bounds_are_left_to_spark() -> None:
     assert translate(relation).gaps == (f"Concat: a text of more than {GROWTH_MAX} texts",)
 
 
+def test_texts_that_grow_by_way_of_arrays_are_left_to_spark() -> None:
+    """What is put together from an array grows as much as what the array is made of."""
+    relation: Rel = ORDERS
+    value = S.value
+    for place in range(0, 24, 2):
+        doubled = Expr("CreateArray", (value, value), "array<string>")
+        item = Expr("Alias", (doubled,), doubled.type, (20 + place, "l"))
+        relation = Project((relation,), (item,))
+        joined = Expr("ArrayJoin", (item.column.value, constant(",", "string")), "string")
+        item = Expr("Alias", (joined,), "string", (21 + place, "s"))
+        relation, value = Project((relation,), (item,)), item.column.value
+    assert translate(relation).gaps[0] == f"CreateArray: a text of more than {GROWTH_MAX} texts"
+
+
 def test_a_text_that_holds_an_argument_too_often_is_left_to_spark() -> None:
     value = Expr("Column", (), "decimal(38,10)", (9, "d"))
     table = Table((), (TypedColumn(9, "d", "decimal(38,10)"),), "orders")
@@ -249,6 +263,35 @@ def test_arrays_pass_and_are_grouped_by(ducks: duckdb.DuckDBPyConnection) -> Non
     lists = Values((), (TAGS,), ((Expr("Literal", (), TAGS.type, (None,)),),))
     assert ducks.execute(text_of(Group((lists,), (TAGS.value,), (TAGS.value,)))).fetchall() == [(None,)]
     text_of(Filter((TAGGED,), Expr("IsNotNull", (TAGS.value,), "boolean")))
+
+
+@pytest.mark.parametrize(
+    ("elements", "distinct"), [((), []), ((None, "b", "a", "b", None), [None, "b", "a"]), (("", "a"), ["", "a"])]
+)
+def test_constant_arrays_are_made_of_constants(
+    ducks: duckdb.DuckDBPyConnection, elements: tuple[str | None, ...], distinct: list[str | None]
+) -> None:
+    array = Expr("CreateArray", tuple(constant(each, "string") for each in elements), "array<string>")
+    assert value_of(ducks, array) == [*elements]
+    assert value_of(ducks, Expr("ArrayDistinct", (array,), array.type)) == distinct
+    shown = Expr("ArrayJoin", (array, constant("-", "string")), "string")
+    assert value_of(ducks, shown) == "-".join(each for each in elements if each is not None)
+
+
+@pytest.mark.parametrize("delimiter", [S.value, constant("-" * 17, "string"), constant(None, "string")])
+def test_texts_of_arrays_are_put_together_by_short_constants_alone(delimiter: Expr) -> None:
+    for value in (
+        Expr("ArrayJoin", (TAGS.value, delimiter), "string"),
+        Expr("ConcatWs", (delimiter, S.value, TAGS.value), "string"),
+    ):
+        (gap,) = translate(Project((TAGGED,), (Expr("Alias", (value,), "string", (7, "v")),))).gaps
+        assert gap.endswith("a delimiter that is no short constant")
+
+
+def test_arrays_of_many_elements_are_not_compared_with_themselves(ducks: duckdb.DuckDBPyConnection) -> None:
+    many = Expr("CreateArray", tuple(constant(str(each % 9), "long") for each in range(257)), "array<long>")
+    with pytest.raises(duckdb.Error, match="left to Spark: many elements"):
+        value_of(ducks, Expr("ArrayDistinct", (many,), many.type))
 
 
 def totals_from(first: int, least: str = "0.0", kind: JoinKind = JoinKind.INNER) -> Group:

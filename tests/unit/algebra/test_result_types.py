@@ -86,6 +86,53 @@ def test_other_expressions_have_no_type(expression: Expr) -> None:
         result_type(expression)
 
 
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [
+        (Expr("CreateArray", (value("decimal(7,2)"), value("decimal(7,2)")), ""), "array<decimal(7,2)>"),
+        (Expr("CreateArray", (), "array<string>"), "array<string>"),
+        (Expr("Size", (value("array<long>"),), ""), "integer"),
+        (Expr("GetArrayItem", (value("array<byte>"), value("long")), "", ("ANSI",)), "byte"),
+        (Expr("ElementAt", (value("array<string>"), value("integer")), "", ("LEGACY",)), "string"),
+        (Expr("ArrayContains", (value("array<long>"), value("long")), ""), "boolean"),
+        (Expr("ArrayMax", (value("array<boolean>"),), ""), "boolean"),
+        (Expr("SortArray", (value("array<short>"),), "", (False,)), "array<short>"),
+        (Expr("ArrayDistinct", (value("array<short>"),), ""), "array<short>"),
+        (Expr("ArrayJoin", (value("array<string>"), value("string")), ""), "string"),
+        (Expr("ConcatWs", (value("string"), value("array<string>"), value("string")), ""), "string"),
+    ],
+    ids=lambda each: each.op if isinstance(each, Expr) else each,
+)
+def test_what_is_computed_of_arrays_has_the_type_of_their_elements(expression: Expr, kind: str) -> None:
+    assert result_type(expression) == kind
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        Expr("CreateArray", (), "long"),
+        Expr("CreateArray", (), "array<double>"),
+        Expr("CreateArray", (value("double"),), "array<double>"),
+        Expr("CreateArray", (value("long"), value("integer")), "array<long>"),
+        Expr("CreateArray", (value("array<long>"),), "array<array<long>>"),
+        Expr("Size", (value("string"),), "integer"),
+        Expr("GetArrayItem", (value("array<long>"), value("string")), "long", ("ANSI",)),
+        Expr("GetArrayItem", (value("array<long>"), value("long")), "long"),
+        Expr("ElementAt", (value("other"), value("long")), "long", ("ANSI",)),
+        Expr("ArrayContains", (value("array<long>"), value("integer")), "boolean"),
+        Expr("ArrayMin", (value("long"),), "long"),
+        Expr("SortArray", (value("array<long>"),), "array<long>"),
+        Expr("ArrayDistinct", (value("other"),), "other"),
+        Expr("ArrayJoin", (value("array<long>"), value("string")), "string"),
+        Expr("ArrayJoin", (value("array<string>"), value("string"), value("string")), "string"),
+    ],
+    ids=lambda each: f"{each.op} of {len(each.args)}",
+)
+def test_other_values_have_no_elements(expression: Expr) -> None:
+    with pytest.raises(UntypedError):
+        result_type(expression)
+
+
 def test_only_decimals_that_spark_has_are_types() -> None:
     assert decimal_of("decimal(38,38)") == (38, 38)
     assert not any(map(is_type, ("decimal(39,0)", "decimal(0,0)", "decimal(5,6)", "decimal(5, 2)", "DECIMAL(5,2)", "")))
