@@ -111,11 +111,11 @@ def _header(scope: Mapping[str, Any], name: str) -> list[str]:
 
 
 class GatewayApp:
-    """The application of the gateway (ASGI); it has `calls` once the node is ready."""
+    """The application of the gateway (ASGI)."""
 
-    def __init__(self, version: str) -> None:
-        self.calls: JsonCalls | None = None
+    def __init__(self, version: str, calls: JsonCalls) -> None:
         self._version = version
+        self._calls = calls
         self._threads = ThreadPoolExecutor(CALLS_MAX + REFUSING_THREADS, thread_name_prefix="iscp-gateway-call")
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
@@ -147,10 +147,8 @@ class GatewayApp:
 
     async def _call(self, request: _Request, method: MethodDescriptor) -> None:
         body = await request.read_body()
-        if self.calls is None:
-            raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", "Retry")
         call = _AwaitedCall()
-        answers = self.calls.answers(method, body, metadata_of(request.scope), call.take_end)
+        answers = self._calls.answers(method, body, metadata_of(request.scope), call.take_end)
         watch = asyncio.create_task(call.end_when_gone(request.receive))
         try:
             if method.server_streaming:
@@ -348,10 +346,11 @@ class GatewayServer:
     ) -> None:
         self._admin = admin
         self._address = address
-        self._app = GatewayApp(version)
+        self._version = version
         self._tls = tls
         self._bounds = bounds
         self._server: HttpServer | None = None
+        self._app: GatewayApp | None = None
         self._channel: grpc.Channel | None = None
 
     @property
@@ -375,7 +374,7 @@ class GatewayServer:
             return
         admin = reachable(self._admin.address)
         self._channel = open_channel(admin, self._tls)
-        self._app.calls = JsonCalls(self._channel, admin)
+        self._app = GatewayApp(self._version, JsonCalls(self._channel, admin))
         self._server.start(self._app, "iscp-gateway")
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -385,6 +384,7 @@ class GatewayServer:
         self._admin.stop(grace_s)
         if self._server is not None:
             self._server.stop(grace_s)
-        self._app.close()
+        if self._app is not None:
+            self._app.close()
         if self._channel is not None:
             self._channel.close()
