@@ -68,6 +68,8 @@ from iscp.system.threads import collect_rarely
 from iscp.system.tls.tls_files import TlsSource
 from iscp.views.analysis.separate_analysis import SeparateAnalysis, settings_apart
 
+log = logging.getLogger(__name__)
+
 # --- the page for browsers --------------------------------------------------------------------------------------------
 
 
@@ -202,8 +204,6 @@ def _serve(
 
 # --- a node's process -------------------------------------------------------------------------------------------------
 # Spark and the node are started, supervised, and stopped by a signal.
-
-log = logging.getLogger(__name__)
 
 JVM_LOOK_S = 0.5
 """Pause between two checks whether Spark still runs; when it does not, the node ends."""

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from iscp.index.embedding.embedding_service import EmbeddingService
     from iscp.model.api.api_requests import SearchAnswer, SearchRequest
 
+log = logging.getLogger(__name__)
+
 
 # --- embedders --------------------------------------------------------------------------------------------------------
 
@@ -319,6 +321,3 @@ class TriggerRegistry:
                     remedy="Repair its package, and restart the node",
                 ) from error
         return self._loaded[name]
-
-
-log = logging.getLogger(__name__)

@@ -46,6 +46,8 @@ from iscp.spark.deferred_spark import SparkAccess
 from iscp.standalone.local_run import JobRegistrar, RequestedJob
 from iscp.standalone.local_watch import SparkNeeds, WatchedJobs, WatchPage, WatchParts, watched_builds
 
+log = logging.getLogger(__name__)
+
 # --- the page of a watch ----------------------------------------------------------------------------------------------
 
 OPTION = "--page"
@@ -216,8 +218,6 @@ class WatchClients(ViewerClients):
 
 # --- the schedule -----------------------------------------------------------------------------------------------------
 # A node's schedule is composed for a process that has no node.
-
-log = logging.getLogger(__name__)
 
 
 def compose_watch(

@@ -53,6 +53,8 @@ from iscp.ports.system import Clock, Guard, Meter, Threads
 from iscp.schedule.lag import lag_of
 from iscp.system.threads import THREADS, PacedThread
 
+log = logging.getLogger(__name__)
+
 # --- iterations -------------------------------------------------------------------------------------------------------
 # What iterations took and wrote is recorded around whoever runs them.
 
@@ -175,8 +177,6 @@ class MeteredSearch:
 
 
 # --- figures of jobs' targets -----------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 TARGETS_MAX = 200
 """Indexes whose figures are read for metrics, and as many changefeeds; the later ones have none there. `job status`

@@ -22,6 +22,8 @@ from iscp.ports.sink import Compared, DeletionOrder
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard, current_trace
 
+log = logging.getLogger(__name__)
+
 # --- adoption of a table ----------------------------------------------------------------------------------------------
 # The first iteration of a job may take over a table which is there already. The table's rows are compared with the
 # source's at the version that the job names. If they are equal, one empty commit makes the table the job's, and the
@@ -110,8 +112,6 @@ def _unlike(version: int, said: Comparison) -> PermanentError:
 # a cluster. The target says by the job_id in its position whose it was, and which table and spec its rows are of. One
 # empty commit repeats the position under the id of the new registration, and the job goes on with the changes since.
 # What the former keeper has on its way then fails by its seq, and its next attempt finds the later registration.
-
-log = logging.getLogger(__name__)
 
 
 def may_take_over(row: JobRow, consumer: Consumer) -> bool:

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 
 # --- the data of a consumer (port Retriever) --------------------------------------------------------------------------
 # Nothing is cached here: frames are made on demand, from what the runner has read once for all.
@@ -396,8 +398,6 @@ def run_side_by_side(
 
 
 # --- the iteration ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 WAIT_LOGGED_S = 1.0
 """Seconds from which on it is logged that a job of an iteration has waited for the others, and for which."""

@@ -32,6 +32,8 @@ from iscp.system.tls.certificate_watch import CertificateWatch
 from iscp.system.tls.renewing_channel import REFUSED_REMEDY, handshake_fault, may_be_refused, secure_channel
 from iscp.system.tls.tls_files import Tls, TlsSource
 
+log = logging.getLogger(__name__)
+
 # --- etcd's messages --------------------------------------------------------------------------------------------------
 # The messages are built from a descriptor set in a pool of their own. Generated modules would register in protobuf's
 # default pool, where a second copy of etcd's messages in the same interpreter (any other client) clashes: `duplicate
@@ -223,8 +225,6 @@ def _refusal(code: Any, text: str) -> IscpError:
 # --- connections ------------------------------------------------------------------------------------------------------
 # Calls that may be repeated without harm (reads, keep-alives, grants) go from endpoint to endpoint until their
 # deadline. A write is repeated only where the server cannot have seen it; otherwise it ends as EtcdOutcomeUnknown.
-
-log = logging.getLogger(__name__)
 
 PAUSE_FIRST_S = 0.05
 """Pause after no member of etcd answered; it doubles up to PAUSE_MAX_S."""

@@ -18,6 +18,8 @@ from iscp.model.values.untrusted_values import error_text, exact_float, exact_in
 from iscp.system.tls.certificate_watch import etcd_files
 from iscp.system.tls.tls_files import TlsFiles
 
+log = logging.getLogger(__name__)
+
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
@@ -221,8 +223,6 @@ def key_text(key: bytes) -> str:
 
 
 # --- keys, and the records of members ---------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 FORMAT = 1
 """The format of a member's record."""

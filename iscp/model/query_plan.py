@@ -7,20 +7,12 @@ equal, null or out of range is its business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from iscp.model.sql.sql_names import TimeDependence
-
-if TYPE_CHECKING:
-    pass
-
-from collections.abc import Collection
 from enum import Enum, StrEnum
 from typing import assert_never
 
-from iscp.model.sql.sql_names import TIME_REFRESH_S, finest
+from iscp.model.sql.sql_names import TIME_REFRESH_S, TimeDependence, finest
 from iscp.model.values.progress import TableSize
 
 # --- the explanation --------------------------------------------------------------------------------------------------

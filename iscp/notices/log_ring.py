@@ -20,6 +20,8 @@ from iscp.model.api.api_requests import LINES_MAX, JobOfLines, LogLine, LogPage,
 from iscp.model.settings.config import LogFormat
 from iscp.model.values.untrusted_values import LogLevel, escaped_json, one_line, printable, shown
 
+log = logging.getLogger(__name__)
+
 # --- the newest lines in memory ---------------------------------------------------------------------------------------
 # The lines are those of the log itself, always as JSON.
 
@@ -102,8 +104,6 @@ def _of_job(lines: Iterable[_Line], job: JobOfLines) -> Iterable[_Line]:
 
 
 # --- lines of the log -------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 TEXT_CHARS_MAX = 32_000

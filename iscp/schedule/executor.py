@@ -25,6 +25,8 @@ from iscp.ports.system import Clock
 from iscp.schedule.runner import CANCELED, TIMED_OUT, RunGuard
 from iscp.schedule.schedule_events import IterationEnded, IterationStarted
 
+log = logging.getLogger(__name__)
+
 # --- iterations that wait ---------------------------------------------------------------------------------------------
 # The queue is fair between accounts. It is not safe for threads: the executor's lock is around it.
 
@@ -150,8 +152,6 @@ class IterationQueue:
 
 
 # --- iterations that run ----------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 60.0
 """Longest pause between two checks of the executor's watch; it is woken for everything that it has to know."""

@@ -31,6 +31,8 @@ from iscp.ports.system import NO_TRACER, Attribute, Clock, Tracer
 from iscp.schedule.maintenance_turns import MaintenanceTurns, Turn
 from iscp.system.inbox import Notifier
 
+log = logging.getLogger(__name__)
+
 # --- answers of handlers ----------------------------------------------------------------------------------------------
 # A handler of refreshes or purges may answer anything; what can be believed is made of that.
 
@@ -63,8 +65,6 @@ def parse_refresh(answer: Any) -> tuple[list[str], object]:
 
 
 # --- refreshes and purges ---------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S = 1.0
 """Least seconds between two refreshes of a job."""

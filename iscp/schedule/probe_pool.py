@@ -27,6 +27,8 @@ from iscp.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate, TargetAnswer
 from iscp.system.threads import THREADS
 
+log = logging.getLogger(__name__)
+
 # --- a probe of a table's source --------------------------------------------------------------------------------------
 # A probe says of what has come since whether it is a repair.
 
@@ -47,8 +49,6 @@ def probe_source(probe: CommitProbe, uri: str, seen: ProbeState | None) -> Probe
 
 # --- probes of the schedule -------------------------------------------------------------------------------------------
 # A probe of the schedule is one of a table's source, of the targets of its jobs, and of what else they read.
-
-log = logging.getLogger(__name__)
 
 
 class Spot:

@@ -34,6 +34,8 @@ from iscp.ports.engine import IterationRunner, JobDeaths, charge_by_now, working
 from iscp.ports.system import Attribute, Clock, Guard, Span, Tracer
 from iscp.system.threads import retry_conflicts
 
+log = logging.getLogger(__name__)
+
 # --- the runner itself ------------------------------------------------------------------------------------------------
 # It dispatches the purpose of an iteration, once.
 
@@ -249,8 +251,6 @@ class SurvivingRunner:
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 # An iteration is recorded as a part of what led to it: that it waited, that it ran, and whose commits it has taken in.
-
-log = logging.getLogger(__name__)
 
 LINKS_MAX = 8
 """Commits, the newest of each table first, whose traces an iteration points to; it does not read those before them."""

@@ -53,6 +53,8 @@ from iscp.schedule.schedule_events import (
 from iscp.schedule.schedule_machine import Schedule
 from iscp.system.inbox import Notifier, Subscriptions
 
+log = logging.getLogger(__name__)
+
 # --- traces that begin at a node --------------------------------------------------------------------------------------
 # A trace begins with a source's commit that was noticed, or with the call that has notified the node of the commit.
 
@@ -162,8 +164,6 @@ def _states(event: ProbeAnswered) -> Iterator[tuple[str, ProbeState]]:
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000_000
 """Events that wait for the schedule, more than orders for all shards that a node could hold and ends of all that its

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
     from iscp.spark.java import Java
 
+log = logging.getLogger(__name__)
+
 
 # --- ports ------------------------------------------------------------------------------------------------------------
 # Spark's ports are reached by this machine alone, or by others who know Spark's secret.
@@ -423,8 +425,6 @@ def _log_event(level: int, fields: dict[str, str]) -> None:
 
 
 # --- the archive of classes -------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 ARCHIVES_MAX = 4
 """Class archives of other Javas and jars that are retained, some 100 MB each; the oldest are deleted."""

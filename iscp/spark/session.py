@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from iscp.spark.java import Java
 
+log = logging.getLogger(__name__)
+
 
 # --- the watch of the context -----------------------------------------------------------------------------------------
 
@@ -80,8 +82,6 @@ class ContextWatch:
 # --- the runtime ------------------------------------------------------------------------------------------------------
 
 __all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
-
-log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 15.0
 """How long the JVM may take to stop in order; then it is killed."""

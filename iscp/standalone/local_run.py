@@ -49,6 +49,8 @@ from iscp.ports.system import Clock
 if TYPE_CHECKING:
     from iscp.schedule.runner import RunGuard
 
+log = logging.getLogger(__name__)
+
 
 # --- jobs without a job log -------------------------------------------------------------------------------------------
 # The job of each request is found by its target, which says whose it is, and how far it has come.
@@ -219,8 +221,6 @@ def _unopened(table: str, uri: str) -> TableDescription:
 
 # --- the jobs of one table --------------------------------------------------------------------------------------------
 # They are brought up to date by one iteration after another, in this process.
-
-log = logging.getLogger(__name__)
 
 NO_ENDS: Mapping[str, int] = MappingProxyType({})
 NO_TALLIES: Mapping[str, UsageTally] = MappingProxyType({})

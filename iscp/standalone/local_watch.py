@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from iscp.cluster.read_services import RetentionWatch
     from iscp.ports.admin import Searching
 
+log = logging.getLogger(__name__)
+
 
 # --- jobs as the page shows them --------------------------------------------------------------------------------------
 # Whoever views the page of a watch is shown the jobs' rows, their tables and their last iterations.
@@ -265,8 +267,6 @@ class SparkNeeds:
 # --- the watch --------------------------------------------------------------------------------------------------------
 # A job is registered once its tables are there. From then on the schedule probes them, and runs iterations by the jobs'
 # triggers, with retries by backoff; commits to local tables are noticed at once.
-
-log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Seconds between two looks for tables that were not there, and whether Spark still runs."""

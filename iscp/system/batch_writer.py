@@ -17,6 +17,8 @@ from iscp.ports.system import Clock, Threads
 from iscp.system.inbox import Timer
 from iscp.system.threads import THREADS
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,6 @@ def append_in_halves(
         refuse(batch[0], error)
 
 
-log = logging.getLogger(__name__)
 E = TypeVar("E")
 
 DELAY_S = 1.0

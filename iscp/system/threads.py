@@ -16,6 +16,8 @@ from typing import TypeVar
 from iscp.model.values.errors import Conflict
 from iscp.ports.system import Clock, Threads
 
+log = logging.getLogger(__name__)
+
 # --- threads of the operating system ----------------------------------------------------------------------------------
 
 
@@ -47,8 +49,6 @@ THREADS = SystemThreads()
 
 
 # --- paced threads ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 REST_FACTOR = 20.0
 """After a turn the thread rests for so many times as long as it took: a twentieth of a core at most does its work."""

@@ -42,6 +42,8 @@ from iscp.model.values.errors import FeedIncident, InvalidRequest, InvariantBrok
 from iscp.ports.system import Clock, Failpoints
 from iscp.system.child_process import Before, refuse_fork
 
+log = logging.getLogger(__name__)
+
 # --- the pool ---------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
@@ -238,8 +240,6 @@ def _alone(feed_id: str, shard: int) -> Iterator[None]:
 
 # --- the wait for a lock ----------------------------------------------------------------------------------------------
 # What `iscp.changefeed.model.lock_queue` wants done is carried out in the thread of the writer that waits.
-
-log = logging.getLogger(__name__)
 
 
 def wait_for_lock(

@@ -31,6 +31,8 @@ from iscp.model.values.errors import (
 from iscp.model.values.untrusted_values import require
 from iscp.ports.system import Clock
 
+log = logging.getLogger(__name__)
+
 # --- counts of incidents ----------------------------------------------------------------------------------------------
 
 
@@ -54,8 +56,6 @@ def report_of(shard: str, kv: KeyValue) -> IncidentReport:
 
 
 # --- lock queues ------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 FORMAT = 1
 TTL_S = 10.0

@@ -38,6 +38,8 @@ from iscp.system.threads import SystemClock
 from iscp.system.tls.certificate_watch import CertificateWatch, certificate_watch
 from iscp.system.tls.tls_files import TlsSource
 
+log = logging.getLogger(__name__)
+
 # --- the directory of `iscp up` ---------------------------------------------------------------------------------------
 # The directory has a layout, is locked by one process, and stores which ports its processes use.
 
@@ -307,8 +309,6 @@ def _refuse_running(client: EtcdClient, election: EtcdElection, keys: Keys) -> N
 
 
 # --- child processes that are started again ---------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 10.0
 SETTLED_S = 60.0

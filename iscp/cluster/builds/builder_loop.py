@@ -71,6 +71,8 @@ from iscp.schedule.lag import counts
 from iscp.system.inbox import Gathered, Inbox, Turns, query_loop
 from iscp.system.threads import THREADS
 
+log = logging.getLogger(__name__)
+
 # --- what the rows of jobs say of builds ------------------------------------------------------------------------------
 
 PlanOf = Callable[[JobRow], BuildPlan | None]
@@ -201,7 +203,6 @@ def table_seen(table_id: str, rows: Sequence[JobRow], probed: Sequence[SourceSee
 
 # --- the builder's loop -----------------------------------------------------------------------------------------------
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FOLLOW_S = 1.0

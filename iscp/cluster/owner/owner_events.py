@@ -24,6 +24,8 @@ from iscp.ports.engine import JobLog
 from iscp.ports.system import Clock
 from iscp.system.inbox import Gathered
 
+log = logging.getLogger(__name__)
+
 # --- events of the owner's own node -----------------------------------------------------------------------------------
 # The loop gets these events beside the events of its machine.
 
@@ -242,9 +244,6 @@ class Decisions:
     def _replace(self, events: Iterable[EventView]) -> None:
         self._events = deque(events, maxlen=PLACEMENT_EVENTS_MAX)
         self._changed.notify_all()
-
-
-log = logging.getLogger(__name__)
 
 
 class EventCollector:

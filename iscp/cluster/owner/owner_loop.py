@@ -68,6 +68,8 @@ from iscp.schedule.lag import NodeClocks
 from iscp.system.inbox import EVENTS_MAX, Gathered, Inbox, InboxLimits, Turns, query_loop
 from iscp.system.threads import THREADS, no_collection
 
+log = logging.getLogger(__name__)
+
 # --- the claim of a term ----------------------------------------------------------------------------------------------
 # A term is claimed in the job log, and loads what it begins with.
 
@@ -104,8 +106,6 @@ def claim_term(open_log: Callable[[], JobLog], cluster: ClusterPorts, still_lead
 
 
 # --- leases and rings, on threads of their own ------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 
 class Revoker:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from pyspark.sql import DataFrame
 
+log = logging.getLogger(__name__)
+
 
 # --- tables of a bounded size -----------------------------------------------------------------------------------------
 # Rows on their way to an index are cut into them.
@@ -182,8 +184,6 @@ def _read_sums(found: Sequence[object]) -> RowSums:
 
 
 # --- the consumer -----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 _THERE, _WRITES = (Op.UPDATE, Op.DELETE), (Op.INSERT, Op.UPDATE)
 

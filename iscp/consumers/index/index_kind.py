@@ -62,6 +62,8 @@ from iscp.storage.locations import (
     manifest_name,
 )
 
+log = logging.getLogger(__name__)
+
 # --- deletion ---------------------------------------------------------------------------------------------------------
 
 _REFS = "_refs"
@@ -235,8 +237,6 @@ class _Rest:
 
 
 # --- maintenance ------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 PENDING_MAX = 10_000
 """Indexes that wait for their maintenance after a commit; with more, the oldest are left to their next refresh."""

@@ -54,6 +54,8 @@ from iscp.system.late_imports import F, T
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
@@ -189,8 +191,6 @@ class DeadLetterBox:
 
 
 # --- the consumer -----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 # Spark cannot decide whether two values of these types, also within others, are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')

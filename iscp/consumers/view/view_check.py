@@ -51,6 +51,8 @@ from iscp.views.refresh.view_query import ViewQuery
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+log = logging.getLogger(__name__)
+
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
@@ -188,8 +190,6 @@ def _notes(shape: QueryShape) -> list[str]:
 
 
 # --- the build by ranges ----------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 
 class RangeBuiltView(ViewConsumer):

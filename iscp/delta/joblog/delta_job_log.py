@@ -66,6 +66,8 @@ from iscp.storage.locations import local_path, place
 from iscp.storage.table_files import open_input
 from iscp.system.late_imports import pc, pq
 
+log = logging.getLogger(__name__)
+
 
 def refuse_other_cluster(uri: str, cluster: str) -> None:
     """Raise ConfigurationError if there is a job log at `uri` that belongs to another cluster."""
@@ -200,8 +202,6 @@ class DeltaJobLog:
             raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
         return commit_id
 
-
-log = logging.getLogger(__name__)
 
 APPENDED_TABLE = {
     "delta.checkpointInterval": "50",

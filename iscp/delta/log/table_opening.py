@@ -44,6 +44,8 @@ from iscp.storage.regular_files import (
 from iscp.storage.s3_settings import table_options
 from iscp.system.late_imports import pc
 
+log = logging.getLogger(__name__)
+
 
 def add_actions_of(table: DeltaTable, *, flatten: bool = False) -> pa.Table:
     """Return a row for each file of the table's version as delta-rs lists them, as `DeltaTable.get_add_actions` has it.
@@ -261,8 +263,6 @@ def _sidecars_named(path: str) -> set[str]:
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 LISTINGS_MAX = 8
 """Listings of a table's log before a commit that is missing between two others counts as missing."""

@@ -51,6 +51,8 @@ from iscp.system.late_imports import F, T
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 
 # --- a table under the target -----------------------------------------------------------------------------------------
 # Rows are written under a target as a table of their own, whose files may not be fit to be the target's. A file's
@@ -442,8 +444,6 @@ def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table
 
 
 # --- retained commits -------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 FOLDER = "iscp_kept"
 _DIGEST_BYTES = 16

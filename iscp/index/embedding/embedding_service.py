@@ -29,6 +29,8 @@ from iscp.model.values.errors import TemporaryError
 from iscp.model.values.untrusted_values import one_line, shown
 from iscp.ports.system import Clock, Failpoints, Guard
 
+log = logging.getLogger(__name__)
+
 # --- the pace of requests ---------------------------------------------------------------------------------------------
 
 
@@ -57,8 +59,6 @@ class RequestPace:
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
 # An embedder gets batches of texts at its pace, and further attempts where it fails for now.
-
-log = logging.getLogger(__name__)
 
 REST_S_MAX = 0.5
 """Seconds after which somebody who waits for an embedder sees that the work was ended."""

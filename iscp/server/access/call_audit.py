@@ -29,6 +29,8 @@ from iscp.ports.admin import AuditSink
 from iscp.system.tls.renewing_channel import names_shown
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, feeds_pb2, operator_pb2, search_pb2
 
+log = logging.getLogger(__name__)
+
 # --- the accounts that a request names --------------------------------------------------------------------------------
 
 METHODS: Mapping[str, MethodDescriptor] = {
@@ -389,8 +391,6 @@ def said_of_caller(context: grpc.ServicerContext | GuardedContext) -> str:
 
 
 # --- the audit's entries ----------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 
 class CallAudit:

@@ -38,6 +38,8 @@ from iscp.ports.system import Clock, Threads
 from iscp.system.batch_writer import BatchLimits, BatchWriter, Outlet
 from iscp.system.threads import THREADS
 
+log = logging.getLogger(__name__)
+
 # --- callers ----------------------------------------------------------------------------------------------------------
 
 TOKENS_STALE_MAX_S = 4.0
@@ -139,8 +141,6 @@ class KnownCallers:
 
 
 # --- keys of a provider of OpenID Connect -----------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 REFRESH_S = 300.0
 """Seconds between a node's fetches of a provider's keys; one that the provider has withdrawn is good for so long at

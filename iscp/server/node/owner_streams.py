@@ -49,6 +49,8 @@ from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from iscp.wire.v1.operator_pb2 import EventPage
 
+log = logging.getLogger(__name__)
+
 # --- calls of the owner -----------------------------------------------------------------------------------------------
 # This part decides how long each call may take. No call is repeated here: its caller repeats it.
 
@@ -207,8 +209,6 @@ class RemoteNode:
 # --- streams ----------------------------------------------------------------------------------------------------------
 # This part decides when to connect again. It knows nothing of the messages: the machines repeat them, so anything may
 # get lost here, and nobody who sends ever waits.
-
-log = logging.getLogger(__name__)
 
 RECONNECT_FIRST_S = 0.1
 """Pause before a broken stream to a node is opened again for the first time; it doubles up to RECONNECT_MAX_S."""

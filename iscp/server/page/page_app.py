@@ -60,6 +60,8 @@ from iscp.server.page.page_viewers import (
     whole,
 )
 
+log = logging.getLogger(__name__)
+
 # --- templates --------------------------------------------------------------------------------------------------------
 # A name that a template does not get is an error. Whatever is put into a template is escaped for HTML, and has the
 # escapes that it would have on a terminal. The value of a field of a form, which comes back as it is, has references to
@@ -298,8 +300,6 @@ _NODE_VERBS: Mapping[str, Callable[[Client, str], bool]] = {"drain": _drain, "un
 
 
 # --- the application --------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 FORM_BYTES_MAX = 32 * 1024
 """Bytes of a form; a larger one is refused."""

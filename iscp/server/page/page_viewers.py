@@ -51,6 +51,8 @@ from iscp.server.http.http_server import NAMES_STATE
 from iscp.system.tls.tls_files import TlsSource, reachable
 from iscp.wire.v1 import admin_pb2_grpc, search_pb2_grpc
 
+log = logging.getLogger(__name__)
+
 R = TypeVar("R")
 
 CALL_TIMEOUT_S = 20.0
@@ -348,8 +350,6 @@ def _getter(kind: Any) -> Any:
 # The answers of the cluster that boards show, such as the list of all jobs, are held for seconds for each viewer. A
 # list of ten thousand jobs takes the owner longer than a page may take. So a page shows the last answer, and one that
 # has become old is fetched again while it is shown.
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

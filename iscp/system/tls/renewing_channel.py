@@ -19,6 +19,8 @@ import grpc
 
 from iscp.system.tls.tls_files import ShownNames, Tls, TlsSource, shown_names
 
+log = logging.getLogger(__name__)
+
 # --- channels that use new certificates from the next call on ---------------------------------------------------------
 # No call is lost. A channel of gRPC keeps its credentials for ever. So there is another one after each renewal; the one
 # before is closed when its last call has ended, and a stream lasts on it for as long as nobody ends it.
@@ -264,8 +266,6 @@ REFUSED_REMEDY = (
 
 # --- certificates that servers show and demand ------------------------------------------------------------------------
 # The certificates are for gRPC, and for sockets.
-
-log = logging.getLogger(__name__)
 
 
 def server_credentials(source: TlsSource) -> grpc.ServerCredentials:

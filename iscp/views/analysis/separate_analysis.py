@@ -34,6 +34,8 @@ from iscp.ports.admin import still_wanted
 from iscp.spark.jvm_launch import SparkSettings, relay_output
 from iscp.system.child_process import POLL_S, ExpendableProcess, ProcessEndedError
 
+log = logging.getLogger(__name__)
+
 # --- analyzed queries as data between two processes -------------------------------------------------------------------
 # An analyzed query is written as JSON, and read without trusting it.
 
@@ -116,8 +118,6 @@ def shape_from_json(content: bytes) -> QueryShape:
 
 
 # --- the other process ------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 ANALYSIS_MAX_S = 20.0
 """How long Spark may take to analyze one query or filter of users; one that takes longer is refused, and its process is
