@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Self
+
+import pyarrow as pa
+from deltalake import DeltaTable
 
 from iscp.cli.node.local_cluster import choose_ports, healthy
 from iscp.client.admin_client import Client
+from iscp.model.build.build_state import range_name
+from iscp.model.values.ring import Ring
 from tests.e2e.harness import START_WAIT_S, Cluster, Process, wait_for
 
 
@@ -50,6 +57,20 @@ class ManyNodes(Cluster):
             return healthy(self.address(node_id))
 
         wait_for(f"{node_id} serves", ready, timeout_s)
+
+    def spread_table(self, name: str, rows: pa.Table, ranges: Sequence[int]) -> str:
+        """A new source table, as `table` makes it, whose ranges the ring gives to all nodes.
+
+        Tables are known by ids that are drawn: of eight ranges all are one of two nodes' once in a hundred times.
+        """
+        names = {f"iscp-{number}" for number in range(self.count)}
+        ring = Ring(names)
+        for number in count():
+            path = self.table(f"{name}-{number}", rows)
+            table_id = str(DeltaTable(path).metadata().id)
+            if {ring.preferred(range_name(table_id, each)) for each in ranges} == names:
+                return path
+        raise AssertionError
 
     def owner(self) -> str:
         return self.client.cluster().owner

@@ -25,6 +25,9 @@ FILES, ROWS = 5, 2_000
 PER_KIND = (
     "SELECT k.name, count(*) AS n, sum(o.id) AS s FROM orders o JOIN kinds k ON o.id % 3 = k.kind GROUP BY k.name"
 )
+RANGES = range(8, 16)
+"""The ranges into which so many bytes are cut (`BUILDS`)."""
+
 BUILDS = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": "20000", "ISCP_SPARK__DIRECT_BYTES_MAX": "0"}
 
 
@@ -55,7 +58,7 @@ def jobs_of_builds(cluster: ManyNodes, source: str) -> list[tuple[str, ...]]:
 
 
 def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
-    source = cluster.table("orders", rows(0))
+    source = cluster.spread_table("orders", rows(0), RANGES)
     for number in range(1, FILES):
         append(source, rows(number * ROWS))
     cluster.start(**BUILDS)

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.harness import SETTLE_WAIT_S, Job, append, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.e2e.test_build_kills import built, killing
-from tests.e2e.test_builds import BUILDS, is_over, nodes_of_tasks, shown_rows
+from tests.e2e.test_builds import BUILDS, RANGES, is_over, nodes_of_tasks, shown_rows
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +64,7 @@ def expected(name: str, tables: dict[str, str]) -> Counter[tuple[Any, ...]]:
 class BuiltViews:
     def __init__(self, cluster: ManyNodes, files: int, rows: int) -> None:
         self.cluster, self.rows = cluster, rows
-        self.tables = {"orders": cluster.table("orders", orders(0, rows))}
+        self.tables = {"orders": cluster.spread_table("orders", orders(0, rows), RANGES)}
         for number in range(1, files):
             append(self.tables["orders"], orders(number * rows, rows))
         self.tables["customers"] = cluster.table("customers", customers("a"))
