@@ -26,7 +26,7 @@ from iscp.storage.s3_settings import (
 KEY = "[default]\naws_access_key_id = who\naws_secret_access_key = hush%h=\n"
 SETTING = "storage.s3.buckets.acme.credentials_file"
 HOME = Path(iscp.__file__).parent
-ON_HANDLES = {"delta/sink/target_write.py", "delta/joblog/appended_tables.py"}
+ON_HANDLES = {"delta/sink/target_write.py", "delta/joblog/delta_job_log.py"}
 """Where `write_deltalake` writes to a table that is open."""
 
 
