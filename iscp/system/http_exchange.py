@@ -39,10 +39,6 @@ class BoundedReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def allow(self, more: int) -> None:
-        """Allow `more` bytes besides."""
-        self._left += more
-
     def readinto(self, buffer: Any) -> int:
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:

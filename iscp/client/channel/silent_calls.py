@@ -183,9 +183,7 @@ class _PagedMethod(_GuardedMethod):
 # leave too little room for others.
 
 CLIENTS_CHECK_S = 0.5
-"""How often a server counts calls that wait for their clients and connections without a call, and checks whether
-clients of the gateway have closed theirs.
-"""
+"""How often a server counts calls that wait for their clients, and connections without a call."""
 
 
 class ClientWatch:

@@ -30,6 +30,11 @@ class JobLag(NamedTuple):
     global_s: float = -1.0
 
 
+def _name_of(row: JobRow) -> dict[str, str]:
+    """Return the attributes by which a metric names a job."""
+    return {ACCOUNT.name: row.key.account, TABLE.name: row.table_uri, JOB.name: row.key.job_name}
+
+
 def whole_jobs(lags: Iterable[JobLag]) -> list[JobLag]:
     """Return one for each job: a job on a split table is as far behind as its range that lags most."""
     found: dict[str, JobLag] = {}
@@ -49,12 +54,7 @@ def lag_readings(lags: list[JobLag], named_max: int, kind_of: Callable[[JobRow],
     most = set(nlargest(named_max, range(len(lags)), key=lambda place: (lags[place].global_s, *lags[place][1:3])))
     rest = [each for place, each in enumerate(lags) if place not in most]
     for row, lag_s, versions, global_s in (lags[place] for place in most):
-        named = {
-            ACCOUNT.name: row.key.account,
-            TABLE.name: row.table_uri,
-            JOB.name: row.key.job_name,
-            KIND.name: kind_of(row),
-        }
+        named = {**_name_of(row), KIND.name: kind_of(row)}
         if lag_s >= 0.0:
             yield MetricReading(metrics.JOB_LAG, lag_s, named)
         if global_s >= 0.0:
@@ -136,7 +136,7 @@ def figure_readings(row: JobRow, figures: Mapping[str, float]) -> Iterator[Metri
         last = name.rpartition(".")[2]
         if last in _FIGURES:
             sums[last] = sums.get(last, 0.0) + figure
-    attributes = {ACCOUNT.name: row.key.account, TABLE.name: row.table_uri, JOB.name: row.key.job_name}
+    attributes = _name_of(row)
     for name, value in sums.items():
         yield MetricReading(_FIGURES[name], value, attributes)
 
@@ -157,8 +157,7 @@ def cursor_readings(lags: Sequence[CursorLag], named_max: int) -> Iterator[Metri
         return
     named = nlargest(named_max, lags, key=lambda each: each.lag_s)
     for row, name, lag_s in named:
-        attributes = {ACCOUNT.name: row.key.account, TABLE.name: row.table_uri, JOB.name: row.key.job_name}
-        yield MetricReading(metrics.FEED_LAG, lag_s, {**attributes, metrics.FEED_CURSOR.name: name})
+        yield MetricReading(metrics.FEED_LAG, lag_s, {**_name_of(row), metrics.FEED_CURSOR.name: name})
     yield MetricReading(
         metrics.FEED_LAG_REST, max(0.0, sum(each.lag_s for each in lags) - sum(each.lag_s for each in named))
     )

@@ -138,8 +138,8 @@ class AdminServer:
         waiting = waits.node_max + _REFUSING
         self._waiting = ThreadPoolExecutor(waiting, thread_name_prefix="wait")
         silent = SilentCalls(max_workers // 2)
-        self.watch = ClientWatch()
-        self.watch.add(silent.end_surplus)
+        self._watch = ClientWatch()
+        self._watch.add(silent.end_surplus)
         self._connections = ConnectionGuard(GRPC_CONNECTIONS_MAX)
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers, thread_name_prefix="admin"),
@@ -182,8 +182,8 @@ class AdminServer:
         self._address = f"{host}:{port or bound}"
         if self._probed is not None:
             self._probed.start()
-        self.watch.add(partial(self._connections.make_room, port or bound))
-        self.watch.start()
+        self._watch.add(partial(self._connections.make_room, port or bound))
+        self._watch.start()
         self._server.start()
 
     def ready(self) -> None:
@@ -206,7 +206,7 @@ class AdminServer:
         self._waiting.shutdown(wait=False)
         if self._probed is not None:
             self._probed.stop()
-        self.watch.stop()
+        self._watch.stop()
         log.info("admin.stopped", extra={"address": self._address})
 
 
