@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -20,8 +24,26 @@ def test_a_signal_while_files_are_read_ends_the_run_with_its_status(tmp_path: Pa
     os.mkfifo(file)
     command = [sys.executable, "-m", "iscp.cli.iscp", "run", str(file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process, file.open("w"):  # which returns once the run reads it
+    with process, file.open("wb", buffering=0) as pipe:  # which returns once the run has opened it
+        pipe.write(b"#")
+        wait_for_reader(pipe, process.pid)
         process.send_signal(number)
         said, complained = process.communicate(timeout=END_S)
     assert process.returncode == 128 + number
     assert (said, complained) == ("", "")
+
+
+def wait_for_reader(pipe: BinaryIO, pid: int) -> None:
+    """Return once the process has read all of the pipe and waits for more.
+
+    CPython answers a signal that interrupts a system call, or comes between two instructions. A signal that comes
+    between the last instruction and the call that waits is answered only after that call.
+    """
+    end_s = time.monotonic() + END_S
+    while fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4) or not is_asleep(pid):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def is_asleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
