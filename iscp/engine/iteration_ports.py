@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -71,6 +70,7 @@ from iscp.ports.source import (
     TableDescription,
 )
 from iscp.ports.system import NO_TRACER, Attribute, Clock, Failpoints, Guard, Span, Tracer, current_trace
+from iscp.system.recent_values import RecentValues
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -363,8 +363,7 @@ class HoldPlacer:
 
     def __init__(self, holds: RetentionHold) -> None:
         self._holds = holds
-        self._placed: OrderedDict[_Placed, float] = OrderedDict()
-        self._lock = threading.Lock()
+        self._placed: RecentValues[_Placed, float] = RecentValues(HOLDS_CACHED_MAX)
 
     def place(
         self, row: JobRow, wanted: Mapping[str, float], position: Position, guard: Guard, monotonic_s: float
@@ -375,23 +374,13 @@ class HoldPlacer:
         """
         for uri, hold_s in sorted(wanted.items()):
             placed = row.job_id, uri, _table_id(row, position, uri), hold_s
-            if self._is_placed(placed, monotonic_s):
+            at_s = self._placed.get(placed)
+            if at_s is not None and monotonic_s - at_s < HOLD_CHECK_S:
                 continue
             guard.check()  # this commits to the table itself, which no seq protects
             if self._holds.hold(uri, holder_of(row.key), hold_s):
                 log.info("source.held", extra=logged_job(row, uri))
-            with self._lock:
-                self._placed[placed] = monotonic_s
-                while len(self._placed) > HOLDS_CACHED_MAX:
-                    self._placed.popitem(last=False)
-
-    def _is_placed(self, placed: _Placed, monotonic_s: float) -> bool:
-        with self._lock:
-            found = self._placed.pop(placed, None)
-            if found is None or monotonic_s - found >= HOLD_CHECK_S:
-                return False
-            self._placed[placed] = found  # used most recently
-            return True
+            self._placed.put(placed, monotonic_s)
 
 
 def _table_id(row: JobRow, position: Position, uri: str) -> str:
@@ -607,26 +596,17 @@ class SinkPool:
     ) -> None:
         self.clock, self.failpoints, self.source = clock, failpoints, source
         self._open_table, self._check_target = open_table, check_target
-        self._cached_max = cached_max
-        self._sinks: OrderedDict[tuple[Hashable, str], object] = OrderedDict()
-        self._lock = threading.Lock()
+        self._sinks: RecentValues[tuple[Hashable, str], object] = RecentValues(cached_max)
 
     def sink(self, target_uri: str) -> Sink:
         return self.keep("table", target_uri, self._open_table)
 
     def keep(self, name: Hashable, target_uri: str, make: Callable[[str], S]) -> S:
         key = (name, target_uri)
-        with self._lock:
-            known = key in self._sinks
-        if not known:  # without the lock, as the target's storage may hang
+        if key not in self._sinks:  # before the others wait for what is made, as the target's storage may hang
             target_uri = self._check_target(target_uri)
-        with self._lock:
-            # Made under the lock: two sinks of one target would each remember a position of its own.
-            sink = self._sinks.pop(key, None) or make(target_uri)
-            self._sinks[key] = sink
-            if len(self._sinks) > self._cached_max:
-                self._sinks.popitem(last=False)
-            return cast(S, sink)
+        # Made while others wait: two sinks of one target would each remember a position of its own.
+        return cast(S, self._sinks.of(key, lambda: make(target_uri)))
 
 
 # --- policies of a job's spec -----------------------------------------------------------------------------------------

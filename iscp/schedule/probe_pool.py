@@ -5,8 +5,7 @@ make them. Which probes these threads make is decided by ProbeTurns.
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -25,6 +24,7 @@ from iscp.ports.system import Clock, Threads
 from iscp.schedule.lag import FurtherAnswer, FurtherQuery
 from iscp.schedule.probes import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate, TargetAnswer
+from iscp.system.recent_values import RecentValues
 from iscp.system.threads import THREADS
 
 log = logging.getLogger(__name__)
@@ -383,8 +383,7 @@ class WaitedTargets:
 
     def __init__(self, probes: TargetProbes) -> None:
         self._probes = probes
-        self._seen: OrderedDict[str, TargetSeen] = OrderedDict()
-        self._lock = threading.Lock()
+        self._seen: RecentValues[str, TargetSeen] = RecentValues(TARGETS_CACHED_MAX)
 
     def fault(self, rows: Iterable[JobRow]) -> IscpError | None:
         """Probe now: why the targets do not hold what these rows say, or cannot be read; None: they do."""
@@ -396,16 +395,10 @@ class WaitedTargets:
         return None
 
     def _probe(self, row: JobRow) -> None:
-        with self._lock:
-            # Taken out, and the lock let go of: a storage that hangs holds up this caller alone.
-            seen = self._seen.pop(row.job_id, None)
-        seen = self._probes.probe(row, seen)
+        seen = self._probes.probe(row, self._seen.take(row.job_id))
         if not seen.uri:
             self._probes.check(row)
-        with self._lock:
-            self._seen[row.job_id] = seen
-            if len(self._seen) > TARGETS_CACHED_MAX:
-                self._seen.popitem(last=False)
+        self._seen.put(row.job_id, seen)
 
 
 def _lost(row: JobRow, why: str) -> TargetLost:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +31,7 @@ from iscp.model.values.progress import RunProgress
 from iscp.model.values.untrusted_values import error_code, error_text, named_error
 from iscp.ports.engine import IterationRunner, JobDeaths, charge_by_now, working_for
 from iscp.ports.system import Attribute, Clock, Guard, Span, Tracer
+from iscp.system.recent_values import RecentValues
 from iscp.system.threads import retry_conflicts
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class LineageRunner:
         self._emit = emit
         self._clock = clock
         self._draw_id = draw_id
-        self._building: OrderedDict[str, str] = OrderedDict()
+        self._building: RecentValues[str, str] = RecentValues(BUILDING_MAX)
 
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         if iteration.purpose is not Purpose.APPLY:
@@ -155,7 +155,7 @@ class LineageRunner:
 
     def _begin(self, row: JobRow) -> str:
         """Return the id of the job's run: a new one, or that of a build that goes on."""
-        if (building := self._building.pop(row.job_id, "")) != "":
+        if (building := self._building.take(row.job_id)) is not None:
             return building
         run_id = self._draw_id()
         self._emit(JobRunState(run_id, RunState.START, self._clock.now_s(), row))
@@ -164,9 +164,7 @@ class LineageRunner:
     def _end(self, run_id: str, outcome: JobOutcome) -> None:
         state = state_of(outcome)
         if state is RunState.RUNNING:
-            self._building[outcome.row.job_id] = run_id
-            if len(self._building) > BUILDING_MAX:
-                self._building.popitem(last=False)
+            self._building.put(outcome.row.job_id, run_id)
         self._emit(JobRunState(run_id, state, self._clock.now_s(), outcome.row, outcome))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -52,6 +52,7 @@ from iscp.schedule.schedule_events import (
 )
 from iscp.schedule.schedule_machine import Schedule
 from iscp.system.inbox import Notifier, Subscriptions
+from iscp.system.recent_values import RecentValues
 
 log = logging.getLogger(__name__)
 
@@ -86,18 +87,12 @@ class NoticedCommits:
         self._tracer = tracer
         self._clock = clock
         self._tables: dict[ShardId, dict[str, _SeenTable]] = {}
-        self._lock = threading.Lock()
-        self._callers: OrderedDict[ShardId, tuple[str, float]] = OrderedDict()
+        self._callers: RecentValues[ShardId, tuple[str, float]] = RecentValues(CALLERS_MAX)
 
     def note_caller(self, shard: ShardId) -> None:
         """Remember the current context as that of who has notified the shard."""
-        if not (trace := current_trace()):
-            return
-        with self._lock:
-            self._callers.pop(shard, None)
-            self._callers[shard] = trace, self._clock.monotonic_s()
-            if len(self._callers) > CALLERS_MAX:
-                self._callers.popitem(last=False)
+        if trace := current_trace():
+            self._callers.put(shard, (trace, self._clock.monotonic_s()))
 
     def note_answer(self, event: ProbeAnswered) -> None:
         """Record a notice of each table that has moved: the shard's own, and further ones that its jobs read."""
@@ -144,14 +139,11 @@ class NoticedCommits:
     def forget(self, shard: ShardId) -> None:
         """Forget a shard that has stopped here."""
         self._tables.pop(shard, None)
-        with self._lock:
-            self._callers.pop(shard, None)
+        self._callers.take(shard)
 
     def _caller(self, shard: ShardId, *, forget: bool) -> str:
-        with self._lock:
-            trace, at_s = self._callers.get(shard, ("", 0.0))
-            if forget:
-                self._callers.pop(shard, None)
+        found = self._callers.take(shard) if forget else self._callers.get(shard)
+        trace, at_s = found or ("", 0.0)
         return trace if trace and self._clock.monotonic_s() - at_s <= CALLER_S else ""
 
 

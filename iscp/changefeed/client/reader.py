@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +22,7 @@ from iscp.model.values.untrusted_values import require
 from iscp.ports.system import Clock, Failpoints
 from iscp.storage.delta_errors import delta_faults
 from iscp.storage.locations import place
+from iscp.system.recent_values import RecentValues
 
 # --- pages ------------------------------------------------------------------------------------------------------------
 
@@ -164,8 +163,7 @@ class CursorLags:
         self._keys = keys
         self._clock = clock
         self._failpoints = failpoints
-        self._open: OrderedDict[str, FeedTable] = OrderedDict()
-        self._lock = threading.Lock()
+        self._open: RecentValues[str, FeedTable] = RecentValues(FEEDS_OPEN_MAX)
 
     def read(self, uri: str) -> dict[str, float]:
         """Return the lags in seconds of the feed's stored cursors, by their names; of those for which they are known.
@@ -185,16 +183,7 @@ class CursorLags:
         return {name: lag_s for name, lag_s in lags.items() if lag_s is not None}
 
     def _table(self, uri: str) -> FeedTable:
-        with self._lock:
-            if (known := self._open.get(uri)) is not None:
-                self._open.move_to_end(uri)
-                return known
-        table = FeedTable(uri, self._clock, self._failpoints)
-        with self._lock:
-            self._open[uri] = table
-            while len(self._open) > FEEDS_OPEN_MAX:
-                self._open.popitem(last=False)
-        return table
+        return self._open.get(uri) or self._open.put(uri, FeedTable(uri, self._clock, self._failpoints))
 
 
 def cursor_lag_s(cursor: Cursor, newest: Mapping[int, str]) -> float | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,6 +19,7 @@ from iscp.model.values.errors import ErrorCode, InvalidRequest, PermanentError, 
 from iscp.model.values.untrusted_values import error_text, json_value
 from iscp.ports.system import Clock, Failpoints
 from iscp.storage.bounded_parquet import decoded_bytes
+from iscp.system.recent_values import RecentValues
 
 READ_BYTES_MAX = 256 * 1024**2
 """Bytes, decoded, that a node reads for a page of a feed; it ends early then, and what is only read at once and has
@@ -54,16 +53,13 @@ class JobFeedPages:
     def __init__(self, clock: Clock, failpoints: Failpoints) -> None:
         self._clock = clock
         self._failpoints = failpoints
-        self._lock = threading.Lock()
-        self._idle: OrderedDict[tuple[str, str], _OpenFeed] = OrderedDict()
+        self._idle: RecentValues[tuple[str, str], _OpenFeed] = RecentValues(OPEN_FEEDS_MAX)
 
     def page(self, row: JobRow, cursor: str, limit: int) -> ChangePage:
         """Return up to `limit` changes behind the cursor. Raises what a port FeedPages does."""
         start = Cursor.parse(cursor) if cursor else None
         place = (row.job_id, row.spec.consumer.target)
-        with self._lock:
-            idle = self._idle.pop(place, None)
-        if idle is not None:
+        if (idle := self._idle.take(place)) is not None:
             with suppress(StorageError):  # its table may have been made again since it was opened
                 return self._page(place, idle, start, limit)
         return self._page(place, _OpenFeed(FeedTable(place[1], self._clock, self._failpoints)), start, limit)
@@ -78,12 +74,8 @@ class JobFeedPages:
         return page
 
     def _keep(self, place: tuple[str, str], feed: _OpenFeed) -> None:
-        if feed.reader.held_bytes > HELD_BYTES_MAX:
-            return
-        with self._lock:
-            self._idle[place] = feed
-            if len(self._idle) > OPEN_FEEDS_MAX:
-                self._idle.popitem(last=False)
+        if feed.reader.held_bytes <= HELD_BYTES_MAX:
+            self._idle.put(place, feed)
 
 
 class _OpenFeed:

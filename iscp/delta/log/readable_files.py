@@ -7,11 +7,9 @@ from __future__ import annotations
 import base64
 import posixpath
 import struct
-import threading
 import uuid
 import zlib
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +36,7 @@ from iscp.storage.regular_files import (
     place_of_file,
     require_files,
 )
+from iscp.system.recent_values import RecentValues
 
 # --- deletion vectors -------------------------------------------------------------------------------------------------
 # A deletion vector says which rows of a data file are gone, by their number in it (Delta protocol, "Deletion Vectors").
@@ -204,10 +203,8 @@ class ReadableFiles:
     """Safe for threads: what is known of a table is replaced whole."""
 
     def __init__(self, tables_max: int = TABLES_CACHED_MAX, files_max: int = FILES_CACHED_MAX) -> None:
-        self._tables_max = tables_max
         self._files_max = files_max
-        self._known: OrderedDict[str, _Listed] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: RecentValues[str, _Listed] = RecentValues(tables_max)
 
     def require(self, uri: str, version: int, list_files: ListFiles, list_by_spark: ListFiles) -> None:
         """Raise StorageError or PermanentError where a file of a version is none that may be read; and as ListFiles.
@@ -225,25 +222,19 @@ class ReadableFiles:
             by_key = {key_of_file(*named): named for named in found}
             listed = _Listed(version, commit_stamp(uri, version), checkpoints, by_key)
         require_readable(uri, listed.files.values())
-        self._keep(uri, listed)
+        if len(listed.files) <= self._files_max:
+            self._known.put(uri, listed)
+        else:
+            self._known.take(uri)
 
     def _recall(self, uri: str, version: int, checkpoints: Checkpoints) -> _Listed | None:
         """Return what is cached of the files of that version; None: they have to be listed."""
-        with self._lock:
-            known = self._known.get(uri)
+        known = self._known.get(uri)
         if known is None or known.checkpoints != checkpoints or commit_stamp(uri, known.version) != known.stamp:
             return None
         if known.version == version:
             return known
         return _follow(uri, known, version) if 0 < version - known.version <= FOLLOWED_MAX else None
-
-    def _keep(self, uri: str, listed: _Listed) -> None:
-        with self._lock:
-            self._known.pop(uri, None)
-            if len(listed.files) <= self._files_max:
-                self._known[uri] = listed
-            if len(self._known) > self._tables_max:
-                self._known.popitem(last=False)
 
 
 def _newest_checkpoints(uri: str) -> Checkpoints:

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from iscp.storage.delta_errors import storage_faults
 from iscp.storage.regular_files import REMEDY, place_of_file
 from iscp.storage.table_files import open_input
 from iscp.system.late_imports import pc
+from iscp.system.recent_values import RecentValues
 
 # --- rows of Parquet files --------------------------------------------------------------------------------------------
 # The rows of a file are read into memory with a bound: a file's own size bounds nothing, as 8 MiB of a text that
@@ -151,28 +151,15 @@ class RowCache:
     """
 
     def __init__(self, bytes_max: int = CACHED_BYTES_MAX, file_bytes_max: int = CACHED_FILE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
         self.file_bytes_max = file_bytes_max
-        self._rows: OrderedDict[Hashable, pa.Table] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._rows: RecentValues[Hashable, pa.Table] = RecentValues(bytes_max, attrgetter("nbytes"))
 
     def rows(self, file: Hashable, read: Callable[[], pa.Table]) -> pa.Table:
         """Return the rows of `file`, which names a file and the columns of it; if they are not cached, `read` returns
         them, or raises.
         """
-        with self._lock:
-            if file in self._rows:
-                self._rows.move_to_end(file)
-                return self._rows[file]
-        rows = read()
-        with self._lock:
-            if file not in self._rows:
-                self._rows[file] = rows
-                self._bytes += rows.nbytes
-            while self._bytes > self._bytes_max:
-                self._bytes -= self._rows.popitem(last=False)[1].nbytes
-        return rows
+        found = self._rows.get(file)
+        return self._rows.put(file, read()) if found is None else found
 
 
 ROW_CACHE = RowCache()

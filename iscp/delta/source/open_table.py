@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from iscp.ports.source import ChangesUnavailableError, RowScan, UnreadRowsError
 from iscp.storage.delta_errors import delta_faults, direct_work
 from iscp.storage.regular_files import lies_elsewhere
 from iscp.system.late_imports import pc
+from iscp.system.recent_values import RecentValues
 
 # --- opening ----------------------------------------------------------------------------------------------------------
 # A table feature that neither deltalake nor Spark knows is an error that lasts.
@@ -339,8 +339,7 @@ class RowLookup:
 
     def __init__(self, load_state: LoadState = load_plain_state) -> None:
         self._load_state = load_state
-        self._tables: OrderedDict[str, _Files] = OrderedDict()
-        self._lock = threading.Lock()
+        self._tables: RecentValues[str, _Files] = RecentValues(TABLES_MAX)
 
     def find(
         self, uri: str, version: int, shape: Shape, keys: pa.Table, columns: Sequence[str], rows_max: int
@@ -382,12 +381,7 @@ class RowLookup:
         return None
 
     def _files(self, uri: str) -> _Files:
-        with self._lock:
-            found = self._tables.pop(uri, None) or _Files(StateReader(uri, self._load_state))
-            self._tables[uri] = found
-            if len(self._tables) > TABLES_MAX:
-                self._tables.popitem(last=False)
-            return found
+        return self._tables.of(uri, lambda: _Files(StateReader(uri, self._load_state)))
 
 
 def _scan(uri: str, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:

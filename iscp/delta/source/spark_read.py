@@ -5,8 +5,6 @@ snapshot.
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -50,6 +48,7 @@ from iscp.spark.spark_errors import reading_changes, spark_faults
 from iscp.spark.spark_frames import cached, release
 from iscp.storage.bounded_parquet import Allowance, TooLargeError
 from iscp.system.late_imports import F, frame_of_java, pc
+from iscp.system.recent_values import RecentValues
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -387,8 +386,7 @@ class DeltaRangeReader:
 
     def __init__(self, bytes_max: int = RANGE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._listings: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
-        self._lock = threading.Lock()
+        self._listings: RecentValues[tuple[str, int, str], _Listing] = RecentValues(LISTINGS_CACHED_MAX)
 
     def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
         what = f"read a range of {uri} at version {version}"
@@ -435,16 +433,7 @@ class DeltaRangeReader:
 
     def _list_opened(self, session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
         key = uri, version, str(snapshot.metadata().id())
-        with self._lock:
-            if (known := self._listings.get(key)) is not None:
-                self._listings.move_to_end(key)
-                return known
-        listing = _list_range_files(session, uri, version, snapshot)
-        with self._lock:
-            self._listings[key] = listing
-            if len(self._listings) > LISTINGS_CACHED_MAX:
-                self._listings.popitem(last=False)
-        return listing
+        return self._listings.get(key) or self._listings.put(key, _list_range_files(session, uri, version, snapshot))
 
 
 def _frame_of_range(

@@ -5,13 +5,11 @@ the heads of versions.
 from __future__ import annotations
 
 import re
-import threading
 import uuid
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +22,7 @@ from iscp.storage import files
 from iscp.storage.delta_errors import storage_faults
 from iscp.storage.locations import S3, VERSIONS, manifest_name
 from iscp.storage.table_files import OddArrowError, read_arrow
+from iscp.system.recent_values import RecentValues
 
 # --- files of counts --------------------------------------------------------------------------------------------------
 # The counts are exact at every version of an index, as its ranks depend on them. Each commit writes a file with what it
@@ -229,49 +228,6 @@ def merged_counts(tables: Sequence[pa.Table]) -> pa.Table:
     some = summed.filter(pc.not_equal(summed["rows"], 0)).select(COUNTS_SCHEMA.names)
     ordered = some.take(pc.sort_indices(some, [("column", "ascending"), ("word", "ascending")]))
     return pa.table(ordered.columns, schema=COUNTS_SCHEMA)
-
-
-# --- recently used values ---------------------------------------------------------------------------------------------
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-def _one(_value: object) -> int:
-    return 1
-
-
-class RecentValues(Generic[K, V]):
-    """Values by their keys, of which those that were not used for longest are forgotten.
-
-    All values weigh at most so much together; `weigh` returns the weight of one, by default each weighs 1. A value that
-    weighs more than all may is not stored. Safe for threads.
-    """
-
-    def __init__(self, most: int, weigh: Callable[[V], int] = _one) -> None:
-        self._most = most
-        self._weigh = weigh
-        self._lock = threading.Lock()
-        self._values: OrderedDict[K, V] = OrderedDict()
-        self._weight = 0
-
-    def get(self, key: K) -> V | None:
-        with self._lock:
-            if (found := self._values.get(key)) is not None:
-                self._values.move_to_end(key)
-            return found
-
-    def put(self, key: K, value: V) -> V:
-        """Store a value in place of that of this key, and return it."""
-        with self._lock:
-            if (old := self._values.pop(key, None)) is not None:
-                self._weight -= self._weigh(old)
-            if (weight := self._weigh(value)) <= self._most:
-                self._values[key] = value
-                self._weight += weight
-            while self._weight > self._most:
-                self._weight -= self._weigh(self._values.popitem(last=False)[1])
-        return value
 
 
 # --- cached files -----------------------------------------------------------------------------------------------------

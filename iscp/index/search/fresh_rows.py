@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_transaction import ADDRESS
-from iscp.index.lance.word_counts import RecentValues
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.document_scores import CodedColumns, CodedTexts
+from iscp.system.recent_values import RecentValues
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment

@@ -21,7 +21,6 @@ from iscp.index.lance.index_columns import KEY, VECTOR, VECTOR_INDEX
 from iscp.index.lance.index_transaction import ADDRESS
 from iscp.index.lance.lance_access import FALSE, TRUE, lance_faults
 from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
-from iscp.index.lance.word_counts import RecentValues
 from iscp.index.model.index_definition import Metric
 from iscp.index.model.ranking import RANK_CONSTANT, Ranking, fuse
 from iscp.index.search.document_scores import parts_of
@@ -38,6 +37,7 @@ from iscp.index.search.fresh_rows import (
 from iscp.index.search.fulltext_search import FulltextSearch
 from iscp.index.search.searched_index import BestRows, RankedRow
 from iscp.model.values.errors import InvalidRequest
+from iscp.system.recent_values import RecentValues
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment

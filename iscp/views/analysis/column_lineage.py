@@ -5,7 +5,6 @@ made; and the rewriting of QUALIFY, which Spark does not have.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -23,6 +22,7 @@ from iscp.model.run_events import InputColumn, KnownTables, source_uris
 from iscp.model.spec.spec_parsing import ViewFields, view_of
 from iscp.model.values.errors import InvalidRequest
 from iscp.ports.system import Clock
+from iscp.system.recent_values import RecentValues
 
 log = logging.getLogger(__name__)
 
@@ -217,18 +217,15 @@ class _Remembered(Generic[V]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._values: OrderedDict[object, tuple[float, V]] = OrderedDict()
+        self._values: RecentValues[object, tuple[float, V]] = RecentValues(REMEMBERED_MAX)
 
     def get(self, key: object, find: Callable[[], V], whole: Callable[[V], bool]) -> V:
         now_s = self._clock.monotonic_s()
-        until_s, value = self._values.pop(key, (0.0, None))
-        if value is None or until_s <= now_s:
+        remembered = self._values.get(key)
+        if remembered is None or remembered[0] <= now_s:
             value = find()
-            until_s = now_s + (REMEMBERED_S if whole(value) else MISSING_S)
-        self._values[key] = until_s, value
-        if len(self._values) > REMEMBERED_MAX:
-            self._values.popitem(last=False)
-        return value
+            remembered = self._values.put(key, (now_s + (REMEMBERED_S if whole(value) else MISSING_S), value))
+        return remembered[1]
 
 
 class JobLineage:

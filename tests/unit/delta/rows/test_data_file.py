@@ -5,8 +5,6 @@ Rows of files are read once while they are among those that were used last, and 
 
 from __future__ import annotations
 
-import random
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -69,27 +67,6 @@ def test_texts_of_few_values_are_references(tmp_path: Path, written: pa.Table) -
 
 
 BYTES_MAX = 1_000
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_what_was_used_last_is_held_up_to_the_limit(seed: int) -> None:
-    draw, held = random.Random(seed), RowCache(BYTES_MAX)
-    known: OrderedDict[int, int] = OrderedDict()
-    for _ in range(300):
-        name = draw.randint(0, 15)
-        rows = pa.table({"a": pa.array([name] * (10 * name), pa.int64())})
-        read: list[int] = []
-
-        def give(rows: pa.Table = rows, read: list[int] = read) -> pa.Table:
-            read.append(1)
-            return rows
-
-        assert held.rows(name, give).equals(rows)
-        assert bool(read) == (name not in known)
-        known[name] = rows.nbytes
-        known.move_to_end(name)
-        while sum(known.values()) > BYTES_MAX:
-            known.popitem(last=False)
 
 
 def test_what_cannot_be_read_is_read_again() -> None:
