@@ -528,9 +528,35 @@ def _spread(function: str) -> Callable[[DuckCall], str]:
 
 def _extreme(function: str) -> Callable[[DuckCall], str]:
     """Return the text of the value, which may be null, in the row of the greatest or least number."""
-    return lambda call: f"{function}({call.args[0]}, {call.args[1]}){call.over}"
+    return lambda call: _signed(call, call.aggregate(function, f"{_value(call)}, {call.args[1]}"))
 
 
+def _value(call: DuckCall) -> str:
+    """Return the text of the first argument; of a 32-bit float DuckDB would lose the sign of a zero."""
+    return cast(call.args[0], "double") if call.kind() == "float" else call.args[0]
+
+
+def _signed(call: DuckCall, text: str) -> str:
+    return cast(text, "float") if call.kind() == "float" else text
+
+
+def _in_order(function: str) -> Callable[[DuckCall], str]:
+    """Return the text of a function of the first argument, in rows that are sorted by the others."""
+
+    def text(call: DuckCall) -> str:
+        down = call.expression.info == (False,)
+        direction = "DESC NULLS LAST" if down else "ASC NULLS FIRST"
+        order = ", ".join(f"{each} {direction}" for each in call.args[1:])
+        return _signed(call, call.aggregate(function, f"{_value(call)} ORDER BY {order}"))
+
+    return text
+
+
+def _list(call: DuckCall) -> str:
+    return f"list_filter(coalesce({_in_order('list')(call)}, []), lambda each: each IS NOT NULL)"
+
+
+_BY_ARRAYS = Refusal("an order by arrays", lambda each: any(element_of(key.type) is not None for key in each.args[1:]))
 _IGNORING = (Refusal("nulls ignored", lambda each: bool(each.info[1])),)
 
 GROUP_ENTRIES = (
@@ -567,6 +593,9 @@ GROUP_ENTRIES = (
     Entry("SingleValue", "", anything, lambda call: call.aggregate("any_value")),
     Entry("MaxBy", "numbered rows", anything, _extreme("arg_max_null"), distinct=False),
     Entry("MinBy", "numbered rows", anything, _extreme("arg_min_null"), distinct=False),
+    Entry("FirstInOrder", "", anything, _in_order("first"), (_BY_ARRAYS,), distinct=False, of_arrays=True),
+    Entry("LastInOrder", "", anything, _in_order("last"), (_BY_ARRAYS,), distinct=False, of_arrays=True),
+    Entry("ListInOrder", "", anything, _list, (_BY_ARRAYS,), of_arrays=True),
 )
 """Aggregates of groups; those of windows are the same, but for DISTINCT."""
 

@@ -330,6 +330,10 @@ def _of_array(kind: str) -> Result:
     return result
 
 
+def _list(args: Sequence[Expr], _: str) -> str:
+    return _array(args[:1], "")
+
+
 def _same_array(args: Sequence[Expr], said: str) -> str:
     _element(args, said)
     return args[0].type
@@ -375,6 +379,9 @@ AGGREGATES: Mapping[str, OperationRule] = {
     "First": OperationRule(1, 1, _first, (is_flag,)),
     "Last": OperationRule(1, 1, _first, (is_flag,)),
     **dict.fromkeys(("MaxBy", "MinBy"), OperationRule(2, 2, _by_number)),
+    # Of rows in the order of further arguments, which is one in which no two rows differ unseen.
+    **dict.fromkeys(("FirstInOrder", "LastInOrder"), OperationRule(2, _MANY, _first)),
+    "ListInOrder": OperationRule(2, _MANY, _list, (is_flag,)),  # of the values that are not null
     "SingleValue": OperationRule(1, 1, _first),  # of the one row that the filter leaves of a group
     **dict.fromkeys(("StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"), _MOMENTS),
     # Those of iscp's own that decide something: exact sums, rounded once.

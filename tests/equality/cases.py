@@ -378,16 +378,49 @@ def _aggregates() -> Iterator[Case]:
         function = {"ExactSum": "sum", "ExactAverage": "avg"}.get(name) or exact[name.removeprefix("Exact")]
         distinct = f"SELECT g, {function}(DISTINCT a) AS r FROM t GROUP BY g HAVING {function}(DISTINCT a) < 1e300"
         yield Case(f"{name} of floats", distinct, ("double", "double"), Shape.QUERY, "of DISTINCT values", exact=True)
+    yield from _in_order()
     near = "ORDER BY id % 3 RANGE BETWEEN 1 PRECEDING AND CURRENT ROW"
     picks = {"last_value(a)": "MaxBy", "last_value(a) IGNORE NULLS": "MaxBy", "first_value(a)": "MinBy"}
     for pick, op in {**picks, "first_value(a) IGNORE NULLS": "MinBy"}.items():
         ties = f"SELECT id, {pick} OVER (PARTITION BY g {near}) AS r FROM t"
-        yield from of(f"{op} of numbered rows", ties, ["string", "double", "decimal(7,2)"], exact=True)
+        yield from of(f"{op} of numbered rows", ties, ["string", *FLOATS, "decimal(7,2)"], exact=True)
     shown = "SELECT id, a, row_number() OVER (PARTITION BY g ORDER BY a, id) AS r FROM t"
     yield from of("RowNumber", shown, [*FLOATS, "decimal(7,2)"], exact=True)
     yield from of("IsNaN of floats", "SELECT id, a, isnan(a) AS r FROM t ORDER BY a, id LIMIT 90", FLOATS, exact=True)
     several = "SELECT g, sum(id) AS s, count(DISTINCT a) AS n, count(DISTINCT id) AS m FROM t GROUP BY g"
     yield from of("SingleValue", several, ("long", "string"), exact=True)
+
+
+def _in_order() -> Iterator[Case]:
+    elements = [element_of(each) for each in ARRAYS]
+    lists = [
+        *("collect_list(a)", "collect_set(a)", "collect_list(DISTINCT a)", "collect_list(a) FILTER (WHERE id % 3 > 0)"),
+        *("sort_array(collect_list(a), false)", "sort_array(collect_set(a) FILTER (WHERE id % 3 > 0))"),
+        *("size(collect_list(a))", "size(collect_set(a))", "array_max(collect_list(a))"),
+        "array_contains(collect_set(a), min(a))",
+    ]
+    firsts = ["first(a)", "first(a) FILTER (WHERE id % 3 > 0)", "first(a, true)", "any_value(a)", "min_by(a, id % 3)"]
+    lasts = ["last(a)", "last(a, true)", "max_by(a, id % 3)", "max_by(id, a)", "max_by(a, nullif(id % 3, 2))"]
+    for entry, functions, kinds in (
+        ("ListInOrder", lists, elements),
+        ("ListInOrder", ["array_join(collect_list(a), ',')"], ["string"]),
+        ("FirstInOrder", firsts, COMPARED),
+        ("LastInOrder", lasts, COMPARED),
+        ("FirstInOrder", ["first(array(a, NULL))"], elements),
+        ("LastInOrder", ["last(array(a))"], elements),
+    ):
+        for kind in kinds:
+            for function in functions:
+                sql = f"SELECT g, {function} AS r FROM t GROUP BY g"
+                yield Case(entry, sql, (kind, kind), Shape.QUERY, exact=True)
+                down = " DESC" if function == "collect_list(a)" else ""
+                if down or function in ("first(a)", "last(a)"):
+                    ordered = f"SELECT g, {function} AS r FROM (SELECT * FROM t ORDER BY id % 3{down}) GROUP BY g"
+                    yield Case(entry, ordered, (kind, kind), Shape.QUERY, exact=True)
+    refused = {"FirstInOrder": "min_by(id, a)", "LastInOrder": "max_by(id, a)", "ListInOrder": "collect_list(id)"}
+    for entry, function in refused.items():
+        sql = f"SELECT g, {function} AS r FROM (SELECT * FROM t ORDER BY a) GROUP BY g"
+        yield Case(entry, sql, ("array<long>", "array<long>"), Shape.QUERY, "an order by arrays", exact=True)
 
 
 def _windows() -> Iterator[Case]:

@@ -89,7 +89,7 @@ _CONDITIONS = frozenset(
     }
 )
 _RANKED = frozenset({"RowNumber", "Rank", "DenseRank", "PercentRank", "CumeDist"})
-_NAME_AND_VALUE = 2
+_IN_ORDER = {"MaxBy": "LastInOrder", "MinBy": "FirstInOrder"}
 _GROUP_NUMBER = "gid"
 """The name that Spark gives the number of a copy of rows, where it counts several columns' different values."""
 
@@ -180,7 +180,7 @@ class _AlgebraReader:
             "Or": self._chain,
             "Like": lambda each, kind: self._of(each, kind, (_text(each.escapeChar()),)),
             "ExactAggregate": self._exact,
-            **dict.fromkeys(("MaxBy", "MinBy"), self._by_number),
+            **dict.fromkeys(("MaxBy", "MinBy"), self._picked_row),
             **dict.fromkeys(("First", "Last"), self._picked),
             "NthValue": self._nth,
             "Lag": self._offset,
@@ -195,6 +195,8 @@ class _AlgebraReader:
             "Size": self._size,
             "ElementAt": self._element_at,
             "SortArray": self._sorted_array,
+            "GetArrayStructFields": self._list_in_order,
+            **dict.fromkeys(("ArrayContains", "ArrayMax", "ArrayMin"), self._unordered),
             "NTile": lambda each, kind: Expr("NTile", (), kind, (self._whole(each.buckets()),)),
         }
 
@@ -507,7 +509,12 @@ class _AlgebraReader:
     def _size(self, expression: Expression, kind: str) -> Expr:
         if expression.legacySizeOfNull():
             raise _OpaqueError("a size of -1 for null")
-        return self._of(expression, kind)
+        return self._unordered(expression, kind)
+
+    def _unordered(self, expression: Expression, kind: str) -> Expr:
+        """Return an operation to which the order of an array makes no difference."""
+        array, *others = self._catalyst.children(expression)
+        return Expr(_class_of(expression), (self._of_any_order(array), *map(self.expression, others)), kind)
 
     def _element_at(self, expression: Expression, kind: str) -> Expr:
         if expression.defaultValueOutOfBound().isDefined():
@@ -515,7 +522,8 @@ class _AlgebraReader:
         return self._plain(expression, kind)
 
     def _sorted_array(self, expression: Expression, kind: str) -> Expr:
-        array, ascending = self._expressions(expression.children())
+        collected, direction = self._catalyst.children(expression)
+        array, ascending = self._of_any_order(collected), self.expression(direction)
         if ascending.info not in (("true",), ("false",)):
             raise _OpaqueError("an order that is no constant")
         return Expr("SortArray", (array,), kind, (ascending.info == ("true",),))
@@ -523,14 +531,16 @@ class _AlgebraReader:
     # --- aggregates and windows ---------------------------------------------------------------------------------------
 
     def _aggregate(self, expression: Expression, kind: str) -> Expr:
-        condition = expression.filter()
-        function = self.expression(expression.aggregateFunction())
+        return self._aggregated(expression, self.expression(expression.aggregateFunction()))
+
+    def _aggregated(self, expression: Expression, function: Expr, distinct: bool = False) -> Expr:
+        condition, info = expression.filter(), (distinct or bool(expression.isDistinct()),)
         if not condition.isDefined():
-            return Expr("AggregateExpression", (function,), kind, (bool(expression.isDistinct()),))
+            return Expr("AggregateExpression", (function,), function.type, info)
         found = self.expression(condition.get())
         if function.op == "First" and self._is_copy(found):
             function = Expr("SingleValue", function.args, function.type)
-        return Expr("AggregateExpression", (function, found), kind, (bool(expression.isDistinct()),))
+        return Expr("AggregateExpression", (function, found), function.type, info)
 
     def _is_copy(self, condition: Expr) -> bool:
         """Return whether one row of each group is left: that of a copy of rows which Spark has numbered."""
@@ -551,26 +561,66 @@ class _AlgebraReader:
             _class_of(expression), (self.expression(expression.child()),), kind, (bool(expression.ignoreNulls()),)
         )
 
-    def _by_number(self, expression: Expression, kind: str) -> Expr:
-        """Return a value in the first or last row, by a number that no two rows of a partition share: so ties of
-        ranges are broken.
+    def _picked_row(self, expression: Expression, kind: str) -> Expr:
+        """Return a value in the first or last row, by a number that no two rows of a partition share, or by columns in
+        which no two differ unseen: so ties are broken.
         """
+        name = _class_of(expression)
         value, by = self._catalyst.children(expression)
-        if _class_of(by) == "If":
-            condition, by, other = self._catalyst.children(by)
+        found, (counted, keys) = self.expression(value), self._row(by)
+        if len(keys) == 1 and keys[0].op == "Column" and keys[0].column.id in self._row_numbers:
+            number = keys[0]
+            if counted:
+                number = Expr("If", (counted, number, _constant(None, number.type)), number.type)
+            return Expr(name, (found, number), kind)
+        if counted:  # a row that does not count is chosen only where none counts, and has no value
+            found = Expr("If", (counted, found, _constant(None, kind)), kind)
+            keys = (counted if name == "MaxBy" else Expr("Not", (counted,), "boolean"), *keys)
+        return Expr(_IN_ORDER[name], (found, *keys), kind)
+
+    def _row(self, row: Expression) -> tuple[Expr | None, tuple[Expr, ...]]:
+        """Return what is true of rows that count, None if all do, and the keys by which these are sorted."""
+        counted = None
+        if _class_of(row) == "If":
+            condition, row, other = self._catalyst.children(row)
             if _class_of(other) != "Literal" or other.value() is not None:
-                raise _OpaqueError("another order than by a row's number")
-            counted = [self.expression(condition)]
-        else:
-            counted = []
-        if _class_of(by) == "CreateNamedStruct" and int(by.children().size()) == _NAME_AND_VALUE:
-            _, by = self._catalyst.children(by)
-        number = self.expression(by)
-        if number.op != "Column" or number.column.id not in self._row_numbers:
-            raise _OpaqueError("another order than by a row's number")
-        if counted:
-            number = Expr("If", (*counted, number, Expr("Literal", (), number.type, (None,))), number.type)
-        return Expr(_class_of(expression), (self.expression(value), number), kind)
+                raise _OpaqueError("another order than by a row's columns")
+            counted = self.expression(condition)
+        parts = [row]
+        if _class_of(row) == "CreateNamedStruct":
+            parts = self._catalyst.children(row)[1::2]
+        return counted, tuple(_sort_key(self.expression(each)) for each in parts)
+
+    def _list_in_order(self, expression: Expression, kind: str) -> Expr:
+        """Return the values of a group in the order of its rows: what views make of `collect_list`."""
+        listed = expression.child()
+        if _class_of(listed) != "SortArray" or _class_of(listed.base()) != "AggregateExpression":
+            raise _OpaqueError("a field of an array's structs")
+        ascending = self.expression(listed.ascendingOrder())
+        collected = listed.base().aggregateFunction()
+        if _class_of(collected) != "CollectList" or listed.base().isDistinct():
+            raise _OpaqueError("a field of an array's structs")
+        counted, keys = self._row(collected.child())
+        value = keys[-1]
+        is_last = int(expression.ordinal()) == len(keys) - 1 and counted == Expr("IsNotNull", (value,), "boolean")
+        if not is_last or ascending.info not in (("true",), ("false",)):
+            raise _OpaqueError("a field of an array's structs")
+        function = Expr("ListInOrder", (value, *keys), kind, (ascending.info == ("true",),))
+        return self._aggregated(listed.base(), function)
+
+    def _of_any_order(self, expression: Expression) -> Expr:
+        """Return an array whose order makes no difference to what is made of it."""
+        if _class_of(expression) != "AggregateExpression":
+            return self.expression(expression)
+        function = expression.aggregateFunction()
+        if _class_of(function) not in ("CollectList", "CollectSet"):
+            return self.expression(expression)
+        value, is_set = self.expression(function.child()), _class_of(function) == "CollectSet"
+        kind = _type(function)
+        found = self._aggregated(expression, Expr("ListInOrder", (value, _sort_key(value)), kind, (True,)), is_set)
+        if result_type(found) != kind:
+            raise _OpaqueError(f"of type {kind}")
+        return found
 
     def _nth(self, expression: Expression, kind: str) -> Expr:
         info = self._whole(expression.offset()), bool(expression.ignoreNulls())
@@ -604,6 +654,10 @@ class _AlgebraReader:
         if found.op != "Literal" or found.type not in DIGITS or not isinstance(found.info[0], str):
             raise _OpaqueError("a number that is no constant")
         return sign * int(found.info[0])
+
+
+def _sort_key(value: Expr) -> Expr:
+    return Expr("NormalizeNaNAndZero", (value,), value.type) if value.type in FLOATS else value
 
 
 def _row_numbers(rows: Rel, partition: tuple[Expr, ...]) -> frozenset[int]:
