@@ -417,6 +417,10 @@ def _in_order() -> Iterator[Case]:
                 if down or function in ("first(a)", "last(a)"):
                     ordered = f"SELECT g, {function} AS r FROM (SELECT * FROM t ORDER BY id % 3{down}) GROUP BY g"
                     yield Case(entry, ordered, (kind, kind), Shape.QUERY, exact=True)
+    null = "g + if(g % 3 = 1, 1, NULL)"
+    for by in (null, f"if(g > 5, {null}, NULL)"):  # no row is before another, as all are the same
+        sql = f"SELECT g, max_by(g, {by}) AS r FROM (SELECT g FROM t) GROUP BY g"
+        yield Case("LastInOrder", sql, ("string", "string"), Shape.QUERY, exact=True)
     refused = {"FirstInOrder": "min_by(id, a)", "LastInOrder": "max_by(id, a)", "ListInOrder": "collect_list(id)"}
     for entry, function in refused.items():
         sql = f"SELECT g, {function} AS r FROM (SELECT * FROM t ORDER BY a) GROUP BY g"

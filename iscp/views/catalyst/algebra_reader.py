@@ -567,8 +567,8 @@ class _AlgebraReader:
         name = _class_of(expression)
         value, by = self._catalyst.children(expression)
         found, (counted, keys) = self.expression(value), self._row(by)
-        if len(keys) == 1 and keys[0].op == "Column" and keys[0].column.id in self._row_numbers:
-            number = keys[0]
+        number = keys[0]
+        if len(keys) == 1 and number.op == "Column" and number.column.id in self._row_numbers:
             if counted:
                 number = Expr("If", (counted, number, _constant(None, number.type)), number.type)
             return Expr(name, (found, number), kind)
@@ -585,10 +585,14 @@ class _AlgebraReader:
             if _class_of(other) != "Literal" or other.value() is not None:
                 raise _OpaqueError("another order than by a row's columns")
             counted = self.expression(condition)
-        parts = [row]
-        if _class_of(row) == "CreateNamedStruct":
-            parts = self._catalyst.children(row)[1::2]
-        return counted, tuple(_sort_key(self.expression(each)) for each in parts)
+        if _class_of(row) == "CreateNamedStruct":  # of names and values by turns; it is not null itself
+            values = self._catalyst.children(row)[1::2]
+            return counted, tuple(_sort_key(self.expression(each)) for each in values)
+        key = self.expression(row)
+        if key.op == "Column" and key.column.id in self._row_numbers:
+            return counted, (key,)
+        exists = Expr("IsNotNull", (key,), "boolean")
+        return Expr("And", (counted, exists), "boolean") if counted else exists, (_sort_key(key),)
 
     def _list_in_order(self, expression: Expression, kind: str) -> Expr:
         """Return the values of a group in the order of its rows: what views make of `collect_list`."""
