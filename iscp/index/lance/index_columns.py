@@ -136,7 +136,7 @@ VECTOR_OPTIONS: Mapping[str, Mapping[str, Any]] = {VECTOR_KIND: {"num_bits": 1},
 
 PARTITION_ROWS = 1_000
 """Rows of a partition of vectors. Fewer rows need fewer distances where few partitions do, and more where a filter
-needs all of them: 100 partitions of 100,000 rows were faster by a third with filters than 316 (ADR 45)."""
+needs all of them (ADR 45)."""
 
 PARTITIONS_MAX = 4_096
 """Partitions of one segment; of more rows than these have, each has more."""
