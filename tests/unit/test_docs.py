@@ -380,6 +380,9 @@ def test_threads_have_the_names_that_are_documented() -> None:
         for name in _SPAN.findall(names):
             fixed = re.sub(r"(-n|…)$", "", name)
             assert f'"{fixed}' in sources()[file] or name.removeprefix("iscp-") in sources()[file], name
+    known = {name for names, _ in rows for name in _SPAN.findall(names)}
+    named = {each for text in sources().values() for each in re.findall(r'[Tt]hread\w*\(.*"(iscp-[a-z-]+)"', text)}
+    assert named - known == set()
 
 
 def test_the_keys_in_etcd_are_those_of_the_code() -> None:
