@@ -123,7 +123,8 @@ class RowGuard:
 class Entry:
     """An entry: `op` over what it `takes`, called `kind`. A text `by_order` adds doubles in the order of rows, as Spark
     does: its last digits differ from run to run, in Spark too, and so it may be shown, and decides nothing. An
-    aggregate that is not `distinct` is none of DISTINCT values; only what is `of_arrays` has arrays as arguments.
+    aggregate that is not `distinct` is none of DISTINCT values, and one that is not `framed` none of a window's frame;
+    only what is `of_arrays` has arrays as arguments.
     """
 
     op: str
@@ -134,6 +135,7 @@ class Entry:
     guards: tuple[RowGuard, ...] = ()
     by_order: bool = False
     distinct: bool = True
+    framed: bool = True
     of_arrays: bool = False
 
     @property
@@ -593,11 +595,13 @@ GROUP_ENTRIES = (
     Entry("SingleValue", "", anything, lambda call: call.aggregate("any_value")),
     Entry("MaxBy", "numbered rows", anything, _extreme("arg_max_null"), distinct=False),
     Entry("MinBy", "numbered rows", anything, _extreme("arg_min_null"), distinct=False),
-    Entry("FirstInOrder", "", anything, _in_order("first"), (_BY_ARRAYS,), distinct=False, of_arrays=True),
-    Entry("LastInOrder", "", anything, _in_order("last"), (_BY_ARRAYS,), distinct=False, of_arrays=True),
-    Entry("ListInOrder", "", anything, _list, (_BY_ARRAYS,), of_arrays=True),
+    *(
+        Entry(op, "", anything, _in_order(name), (_BY_ARRAYS,), distinct=False, framed=False, of_arrays=True)
+        for op, name in (("FirstInOrder", "first"), ("LastInOrder", "last"))
+    ),
+    Entry("ListInOrder", "", anything, _list, (_BY_ARRAYS,), framed=False, of_arrays=True),
 )
-"""Aggregates of groups; those of windows are the same, but for DISTINCT."""
+"""Aggregates of groups, and of windows' frames."""
 
 
 def _average_of(call: DuckCall) -> str:

@@ -427,7 +427,8 @@ class _Writer:
         arrays = any(element_of(each) is not None for each in (expression.type, *_types(expression)))
         known = (each for each in self.entries.get(expression.op, ()) if each.of_arrays or not arrays)
         entry = next((each for each in known if each.takes(expression)), None)
-        if entry is None or (entry in WINDOW_ENTRIES and "OVER" not in over):
+        framed = over.startswith(" OVER")
+        if entry is None or (not entry.framed if framed else entry in WINDOW_ENTRIES):
             self.lack(f"{shown}: not in the list")
             return None
         refused = [each.reason for each in entry.refusals if each.refuses(expression)]

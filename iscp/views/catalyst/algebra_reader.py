@@ -574,7 +574,8 @@ class _AlgebraReader:
             return Expr(name, (found, number), kind)
         if counted:  # a row that does not count is chosen only where none counts, and has no value
             found = Expr("If", (counted, found, _constant(None, kind)), kind)
-            keys = (counted if name == "MaxBy" else Expr("Not", (counted,), "boolean"), *keys)
+            places = (_constant(each, "boolean") for each in (name == "MaxBy", name == "MinBy"))
+            keys = (Expr("If", (counted, *places), "boolean"), *keys)
         return Expr(_IN_ORDER[name], (found, *keys), kind)
 
     def _row(self, row: Expression) -> tuple[Expr | None, tuple[Expr, ...]]:
