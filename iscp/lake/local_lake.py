@@ -1,6 +1,6 @@
 """`iscp.local`: the same jobs as a cluster's, in one's own program and on any SparkSession.
 
-One job of a program: its target is brought up to date when the program says so.
+The target of such a job is brought up to date when the program says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Write one range of a changefeed: every change, or all changes in sum, to the shard of its key, in order.
+"""The consumer that writes a changefeed, and the feed's table as its sink (port FeedSink).
 
-A changefeed's table as the sink of a job (port FeedSink): the feed's shards and the job's record in one commit.
+The consumer writes every change of a range, or all changes in sum, to the shard of its key, in order. The sink commits
+the feed's shards and the job's record together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The plan that an index's definition gives for its rows: the dataset's columns, and how rows are encoded for them.
 
-Finds vectors that an index has stored, so that a text that has not changed is not embedded again.
+Vectors that the index has stored are found by the hash of their text, so that no text is embedded twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A full-text query in the words of an index: what its analyser and its vocabulary make of the tree.
+"""A full-text query in the words of an index, and whether it finds a document.
 
-A document as the words of its columns, and whether a query finds it.
+The analyser and the vocabulary of the index make these words of the query's tree; a document has the words of its
+columns.
 """
 
 from __future__ import annotations

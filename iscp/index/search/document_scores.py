@@ -1,6 +1,6 @@
 """Exact scores of many documents at once: the same as iscp.index.model.ranking gives for each of them.
 
-The words of a query in documents: how often they are there, and where, for many documents at once.
+They follow from how often the words of the query are in the documents, and where.
 """
 
 from __future__ import annotations
