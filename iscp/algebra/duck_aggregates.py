@@ -186,6 +186,20 @@ def constant(each: Expr) -> str | None:
     return value if isinstance(value, str) else None
 
 
+DELIMITER_CHARS_MAX = 16
+"""Characters between texts that are put together, each of which takes as much memory itself."""
+
+
+def _is_short(delimiter: Expr) -> bool:
+    text = constant(delimiter)
+    return text is not None and len(text) <= DELIMITER_CHARS_MAX
+
+
+def delimited(place: int) -> tuple[Refusal, ...]:
+    """Return the guard of what puts texts together, with an argument at this place between them."""
+    return (Refusal("a delimiter that is no short constant", lambda each: not _is_short(each.args[place])),)
+
+
 def whole_constant(each: Expr) -> int | None:
     """Return the value of a whole number that is a literal, or None."""
     text = constant(each) if each.type in DIGITS else None
@@ -546,16 +560,23 @@ def _in_order(function: str) -> Callable[[DuckCall], str]:
     """Return the text of a function of the first argument, in rows that are sorted by the others."""
 
     def text(call: DuckCall) -> str:
-        down = call.expression.info == (False,)
-        direction = "DESC NULLS LAST" if down else "ASC NULLS FIRST"
-        order = ", ".join(f"{each} {direction}" for each in call.args[1:])
-        return _signed(call, call.aggregate(function, f"{_value(call)} ORDER BY {order}"))
+        return _signed(call, call.aggregate(function, f"{_value(call)} {_order(call, call.args[1:])}"))
 
     return text
 
 
+def _order(call: DuckCall, keys: Iterable[str]) -> str:
+    direction = "DESC NULLS LAST" if call.expression.info == (False,) else "ASC NULLS FIRST"
+    return f"ORDER BY {', '.join(f'{each} {direction}' for each in keys)}"
+
+
 def _list(call: DuckCall) -> str:
     return f"list_filter(coalesce({_in_order('list')(call)}, []), lambda each: each IS NOT NULL)"
+
+
+def _texts(call: DuckCall) -> str:
+    text, delimiter, *keys = call.args
+    return call.aggregate("string_agg", f"{text}, {delimiter} {_order(call, keys)}")
 
 
 _BY_ARRAYS = Refusal("an order by arrays", lambda each: any(element_of(key.type) is not None for key in each.args[1:]))
@@ -600,6 +621,7 @@ GROUP_ENTRIES = (
         for op, name in (("FirstInOrder", "first"), ("LastInOrder", "last"))
     ),
     Entry("ListInOrder", "", anything, _list, (_BY_ARRAYS,), framed=False, of_arrays=True),
+    Entry("TextInOrder", "", anything, _texts, (_BY_ARRAYS, *delimited(1)), framed=False, of_arrays=True),
 )
 """Aggregates of groups, and of windows' frames."""
 

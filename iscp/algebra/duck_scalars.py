@@ -18,6 +18,7 @@ from iscp.algebra.duck_aggregates import (
     between,
     cast,
     constant,
+    delimited,
     first_decimal,
     first_int,
     of_decimals,
@@ -455,9 +456,6 @@ _DATES = (
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
-_DELIMITER_CHARS_MAX = 16
-"""Characters between texts that are put together from an array, in which each text takes as much memory itself."""
-
 _COMPARED_MAX = 256
 """Elements of an array that are compared with each other; DuckDB interrupts nothing within an array."""
 
@@ -515,15 +513,6 @@ def _with_arrays(call: DuckCall) -> str:
     return f"concat_ws({delimiter}, {', '.join(few)})"
 
 
-def _is_short(delimiter: Expr) -> bool:
-    text = constant(delimiter)
-    return text is not None and len(text) <= _DELIMITER_CHARS_MAX
-
-
-def _delimited(place: int) -> tuple[Refusal, ...]:
-    return (Refusal("a delimiter that is no short constant", lambda each: not _is_short(each.args[place])),)
-
-
 _ARRAYS = (
     Entry("CreateArray", "", anything, lambda call: cast(f"[{', '.join(call.args)}]", call.type), of_arrays=True),
     Entry("Size", "", anything, lambda call: cast(spelled(call, "len"), call.type), of_arrays=True),
@@ -546,10 +535,10 @@ _ARRAYS = (
         "",
         of_first("array<string>"),
         lambda call: f"(CASE WHEN {call.args[0]} IS NOT NULL THEN coalesce({_joined(*call.args)}, '') END)",
-        _delimited(1),
+        delimited(1),
         of_arrays=True,
     ),
-    Entry("ConcatWs", "texts and arrays", of_first("string"), _with_arrays, _delimited(0), of_arrays=True),
+    Entry("ConcatWs", "texts and arrays", of_first("string"), _with_arrays, delimited(0), of_arrays=True),
 )
 
 # --- casts ------------------------------------------------------------------------------------------------------------

@@ -334,6 +334,12 @@ def _list(args: Sequence[Expr], _: str) -> str:
     return _array(args[:1], "")
 
 
+def _text(args: Sequence[Expr], _: str) -> str:
+    if any(each.type != "string" for each in args[:2]):
+        raise UntypedError("a value that is no text")
+    return "string"
+
+
 def _same_array(args: Sequence[Expr], said: str) -> str:
     _element(args, said)
     return args[0].type
@@ -382,6 +388,7 @@ AGGREGATES: Mapping[str, OperationRule] = {
     # Of rows in the order of further arguments, which is one in which no two rows differ unseen.
     **dict.fromkeys(("FirstInOrder", "LastInOrder"), OperationRule(2, _MANY, _first)),
     "ListInOrder": OperationRule(2, _MANY, _list, (is_flag,)),  # of the values that are not null
+    "TextInOrder": OperationRule(3, _MANY, _text, (is_flag,)),  # of texts that are not null, and what is between them
     "SingleValue": OperationRule(1, 1, _first),  # of the one row that the filter leaves of a group
     **dict.fromkeys(("StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"), _MOMENTS),
     # Those of iscp's own that decide something: exact sums, rounded once.

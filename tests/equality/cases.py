@@ -401,7 +401,13 @@ def _in_order() -> Iterator[Case]:
     ]
     firsts = ["first(a)", "first(a) FILTER (WHERE id % 3 > 0)", "first(a, true)", "any_value(a)", "min_by(a, id % 3)"]
     lasts = ["last(a)", "last(a, true)", "max_by(a, id % 3)", "max_by(id, a)", "max_by(a, nullif(id % 3, 2))"]
+    texts = [
+        *("listagg(a)", "string_agg(a, ',')", "listagg(DISTINCT a, '; ')", "listagg(a, '-') FILTER (WHERE id % 3 > 0)"),
+        "listagg(a, ',') WITHIN GROUP (ORDER BY a DESC)",
+        "listagg(a, 'é''-') WITHIN GROUP (ORDER BY id % 3, a)",
+    ]
     for entry, functions, kinds in (
+        ("TextInOrder", texts, ["string"]),
         ("ListInOrder", lists, elements),
         ("ListInOrder", ["array_join(collect_list(a), ',')"], ["string"]),
         ("FirstInOrder", firsts, COMPARED),
@@ -422,6 +428,9 @@ def _in_order() -> Iterator[Case]:
         sql = f"SELECT g, max_by(g, {by}) AS r FROM (SELECT g FROM t) GROUP BY g"
         yield Case("LastInOrder", sql, ("string", "string"), Shape.QUERY, exact=True)
     refused = {"FirstInOrder": "min_by(id, a)", "LastInOrder": "max_by(id, a)", "ListInOrder": "collect_list(id)"}
+    refused |= {"TextInOrder": "listagg(string(id), ',')"}
+    long, reason = f"SELECT g, listagg(a, '{'-' * 17}') AS r FROM t GROUP BY g", "a delimiter that is no short constant"
+    yield Case("TextInOrder", long, ("string", "string"), Shape.QUERY, reason, exact=True)
     for entry, function in refused.items():
         sql = f"SELECT g, {function} AS r FROM (SELECT * FROM t ORDER BY a) GROUP BY g"
         yield Case(entry, sql, ("array<long>", "array<long>"), Shape.QUERY, "an order by arrays", exact=True)

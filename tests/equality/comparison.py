@@ -43,6 +43,7 @@ UNSHOWN: frozenset[Guard] = frozenset(
         ("Like of texts", "a pattern of several parts"),  # which takes years, and is right
         ("Like of texts", "another escape"),
         ("ArrayDistinct", "many elements"),  # which take long, and are right
+        ("TextInOrder", "a delimiter that is no short constant"),
         ("ArrayJoin", "a delimiter that is no short constant"),  # which may fill the memory, and is right
         ("ConcatWs of texts and arrays", "a delimiter that is no short constant"),
         ("TruncDate of dates", "another unit"),

@@ -182,6 +182,7 @@ class _AlgebraReader:
             "ExactAggregate": self._exact,
             **dict.fromkeys(("MaxBy", "MinBy"), self._picked_row),
             **dict.fromkeys(("First", "Last"), self._picked),
+            "ListAgg": self._text_in_order,
             "NthValue": self._nth,
             **dict.fromkeys(("Lag", "Lead"), self._offset),
             "TimestampAddInterval": lambda each, kind: self._later(each, kind, "AddMicroseconds"),
@@ -611,6 +612,21 @@ class _AlgebraReader:
             raise _OpaqueError("a field of an array's structs")
         function = Expr("ListInOrder", (value, *keys), kind, (ascending.info == ("true",),))
         return self._aggregated(listed.base(), function)
+
+    def _text_in_order(self, expression: Expression, kind: str) -> Expr:
+        """Return the texts of a group as one, in the order of its rows."""
+        order: dict[Expr, tuple[str, str]] = {}
+        for each in self._catalyst.items(expression.orderExpressions()):
+            way = str(each.direction().sql()), str(each.nullOrdering().sql())
+            order.setdefault(_sort_key(self.expression(each.child())), way)  # rows that are equal by a key stay so
+        ways = {*order.values()}
+        if ways not in ({("ASC", "NULLS FIRST")}, {("DESC", "NULLS LAST")}):
+            raise _OpaqueError("an order both ways")
+        delimiter = self.expression(expression.delimiter())
+        if delimiter == _constant(None, delimiter.type):
+            delimiter = _constant("", "string")
+        args = self.expression(expression.child()), delimiter, *order
+        return Expr("TextInOrder", args, kind, (("ASC", "NULLS FIRST") in ways,))
 
     def _of_any_order(self, expression: Expression) -> Expr:
         """Return an array whose order makes no difference to what is made of it."""
