@@ -51,6 +51,11 @@ STATEMENT_CHARS_MAX = 4_000_000
 GROWTH_MAX = 64
 """Texts of which a text may be put together; one of more, which could fill the memory, is left to Spark."""
 
+GATHERED_GROWTH = 32
+"""Texts that a text of a group's rows counts as: it may have as many bytes as a table, and be put together with others
+once.
+"""
+
 _LITERAL_SHARE = 256
 """Characters of a constant that count as a whole text does when texts are put together."""
 
@@ -68,6 +73,7 @@ _JOINS = {
 }
 _TEXTUAL = frozenset({"string", "array<string>"})
 _GROWING = frozenset({"Concat", "ConcatWs", "CreateArray", "ArrayJoin"})
+_GATHERING = frozenset({"ListInOrder", "TextInOrder"})
 _RANKED = frozenset({each.op for each in WINDOW_ENTRIES} - {"First", "Last", "NthValue"})
 _NO_COLUMN = "1 AS no_column"
 _POWER_MAX = 100
@@ -450,6 +456,8 @@ class _Writer:
             return self.growth.get(value.column.id, 1)
         if value.op == "Literal":
             return 1 + len(str(value.info[0])) // _LITERAL_SHARE
+        if value.op in _GATHERING:
+            return GATHERED_GROWTH * self._growth(value.args[0])
         found = [self._growth(each) for each in value.args if each.type in _TEXTUAL]
         return (sum(found) if value.op in _GROWING else max(found)) if found else 1
 

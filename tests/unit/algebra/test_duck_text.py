@@ -229,6 +229,26 @@ def test_texts_that_grow_by_way_of_arrays_are_left_to_spark() -> None:
     assert translate(relation).gaps[0] == f"CreateArray: a text of more than {GROWTH_MAX} texts"
 
 
+@pytest.mark.parametrize(
+    ("within", "above", "fits"), [(1, 1, True), (1, 2, True), (2, 1, True), (1, 3, False), (3, 1, False)]
+)
+@pytest.mark.parametrize("op", ["TextInOrder", "ListInOrder"])
+def test_texts_of_groups_are_put_together_once_at_most(op: str, within: int, above: int, fits: bool) -> None:
+    """A text of all rows of a table fills the memory sooner than a text of one row."""
+    value = Expr("Concat", (S.value,) * within, "string") if within > 1 else S.value
+    comma = constant(",", "string")
+    is_text = op == "TextInOrder"
+    args, kind = ((value, comma, K.value), "string") if is_text else ((value, K.value), "array<string>")
+    gathered = Expr("AggregateExpression", (Expr(op, args, kind, (True,)),), kind, (False,))
+    item = Expr("Alias", (gathered,), kind, (20, "g"))
+    parts = (item.column.value,) * above
+    together = Expr("Concat", parts, "string") if is_text else Expr("ConcatWs", (comma, *parts), "string")
+    found = translate(Project((Group((ORDERS,), (), (item,)),), (Expr("Alias", (together,), "string", (21, "s")),)))
+    assert (found.text is not None) == (fits if is_text else fits and within * above == 1), found.gaps
+    if found.text is None:
+        assert f"a text of more than {GROWTH_MAX} texts" in found.gaps[0]
+
+
 def test_a_text_that_holds_an_argument_too_often_is_left_to_spark() -> None:
     value = Expr("Column", (), "decimal(38,10)", (9, "d"))
     table = Table((), (TypedColumn(9, "d", "decimal(38,10)"),), "orders")
