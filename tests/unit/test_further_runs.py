@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.waiting import until
+from tests.fakes.waiting import process_state, until
 from tests.further_runs import (
     BUILD_S,
     CONTAINERS_S,
@@ -107,10 +107,7 @@ def test_what_takes_too_long_is_stopped_with_all_that_it_started(tmp_path: Path)
 
 
 def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return process_state(pid) not in ("", "Z")
 
 
 def facts_of(checkout: Path, cache: Path) -> Facts:

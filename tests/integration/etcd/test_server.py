@@ -19,6 +19,7 @@ from iscp.model.settings.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.model.values.errors import ConfigurationError, Unavailable
 from iscp.ports.engine import NO_DEATHS
 from iscp.ports.system import Clock
+from tests.fakes.waiting import process_state
 
 _PARENT = """
 import sys, time
@@ -95,11 +96,4 @@ def test_it_ends_with_its_parent(tmp_path: Path, eventually: Callable[..., float
     assert os.getsid(pid) == pid
     parent.kill()
     parent.wait()
-    eventually(lambda: not Path(f"/proc/{pid}").exists() or _defunct(pid))
-
-
-def _defunct(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
+    eventually(lambda: process_state(pid) in ("", "Z"))

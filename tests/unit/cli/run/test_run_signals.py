@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+
+from tests.fakes.waiting import process_state, until
 
 END_S = 60.0
 """Seconds that the process may take to end."""
@@ -39,11 +40,4 @@ def wait_for_reader(pipe: BinaryIO, pid: int) -> None:
     CPython answers a signal that interrupts a system call, or comes between two instructions. A signal that comes
     between the last instruction and the call that waits is answered only after that call.
     """
-    end_s = time.monotonic() + END_S
-    while fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4) or not is_asleep(pid):
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
-def is_asleep(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+    until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4) and process_state(pid) == "S", END_S)
